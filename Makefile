@@ -1,0 +1,47 @@
+# Lockstep's front door: every target is one verb. `make` alone prints them.
+# Settings are variables: make image IMAGE=vllm ARCH=aarch64
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+export TZ := UTC
+export LC_ALL := C.UTF-8
+
+IMAGE ?= vllm
+ARCH ?= $(shell uname -m)
+BASE ?= bootstrap
+export IMAGE ARCH BASE
+
+VENV := .venv
+LOCKSTEP := $(VENV)/bin/lockstep
+
+.PHONY: help
+help: ## print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+# The host program: pinned by hash, in a virtual environment that belongs to this checkout.
+$(VENV)/ready: requirements.txt pyproject.toml
+	@scripts/bootstrap.sh $(VENV)
+
+.PHONY: setup
+setup: $(VENV)/ready ## make the virtual environment of the host program
+
+.PHONY: lock plan render check schema requirements
+lock: setup ## resolve every backend on every architecture (BACKEND=, UPGRADE=pkg|all)
+	@$(LOCKSTEP) lock $(if $(BACKEND),--backend $(BACKEND)) $(if $(UPGRADE),--upgrade $(UPGRADE))
+plan: setup ## print the layer plan of IMAGE
+	@$(LOCKSTEP) plan $(IMAGE) --arch $(ARCH)
+render: setup ## write the Dockerfiles, bake.hcl and the JSON schema
+	@$(LOCKSTEP) render
+check: setup ## fail where the generated files differ from what `make render` writes
+	@$(LOCKSTEP) render --check
+requirements: setup ## pin the host program's own requirements again
+	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header -q -o requirements.txt
+
+.PHONY: image probe
+image: setup ## build IMAGE for ARCH on BASE, name it in the engine, print digest, size and times
+	@$(LOCKSTEP) image $(IMAGE) --arch $(ARCH) --base $(BASE)
+probe: setup ## run the image: interpreter, versions against the lock, imports as root and as a user
+	@$(LOCKSTEP) probe $(IMAGE) --arch $(ARCH) --base $(BASE)

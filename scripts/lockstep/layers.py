@@ -1,0 +1,120 @@
+"""Step 3: which wheels share a layer of an image. Pure and deterministic: locks in, plan out.
+
+A wheel over 32 MB is a layer alone. The smaller ones are grouped by the set of venvs that use them, and each group
+is split by extendible hashing over the package's name: a bucket that grows past the limit splits by the next bit of
+the hash and leaves every other bucket alone. So a new package, or a new version, touches one layer.
+
+Order: runtimes unpack layers as a chain, so what is big and seldom changes lies below, and what a person bumps lies
+above. The order depends on names alone, never on sizes, because a version's size must not move other layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from lockstep.lock import Lock, LockedWheel
+from lockstep.matrix import Matrix
+
+ALONE = 32_000_000
+"""Compressed bytes from which a wheel is a layer by itself, so that buckets hold only what is quick to rebuild."""
+
+BUCKET = 32_000_000
+"""Compressed bytes at which a bucket of small wheels splits: a bump of one must rebuild in seconds."""
+
+MOST = 60
+"""Wheel layers per image at most: container runtimes accept 127 in all, and a base brings its own."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A wheel and the venvs (backends, sorted) that get a copy of it."""
+
+    wheel: LockedWheel
+    venvs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Wheels that are installed by one stage. `name` is unique in the image and fit for a stage name."""
+
+    name: str
+    venvs: tuple[str, ...]
+    wheels: tuple[LockedWheel, ...]
+
+    @property
+    def size(self) -> int:
+        """The compressed bytes of its wheels."""
+        return sum(wheel.size for wheel in self.wheels)
+
+
+def plan(matrix: Matrix, image: str, locks: Mapping[str, Lock]) -> tuple[Layer, ...]:
+    """Return the layers of an image, bottom first.
+
+    locks holds the lock of each of the image's backends. Both sizes double until there are at most `MOST` layers.
+    """
+    backends = matrix.images[image].backends
+    placed = place(locks[name] for name in backends)
+    asked = {
+        canonicalize_name(Requirement(text).name) for name in backends for text in matrix.backends[name].requires
+    }
+    scale = 1
+    while True:
+        alone = [_alone(item) for item in placed if item.wheel.size >= ALONE * scale]
+        alone.sort(key=lambda layer: (layer.wheels[0].name in asked, layer.name))
+        layers = (*alone, *_buckets([item for item in placed if item.wheel.size < ALONE * scale], BUCKET * scale))
+        if len(layers) <= MOST:
+            return layers
+        scale *= 2
+
+
+def place(locks: Iterable[Lock]) -> list[Placed]:
+    """Return each distinct wheel of the locks once, with the venvs that use it, sorted by name and version."""
+    users: dict[LockedWheel, list[str]] = {}
+    for lock in locks:
+        for wheel in lock.wheels:
+            users.setdefault(wheel, []).append(lock.backend)
+    return [Placed(wheel, tuple(sorted(names))) for wheel, names in sorted(users.items())]
+
+
+def _alone(item: Placed) -> Layer:
+    return Layer(f"{_short(item.venvs)}-{item.wheel.name}", item.venvs, (item.wheel,))
+
+
+def _short(venvs: tuple[str, ...]) -> str:
+    """Name a set of venvs by its members, or by their number and a hash where that would grow too long."""
+    joined = "-".join(venvs)
+    return joined if len(joined) <= 24 else f"{len(venvs)}venvs-{sha256(joined.encode()).hexdigest()[:6]}"
+
+
+def _buckets(small: list[Placed], limit: int) -> list[Layer]:
+    """Group the small wheels by their venvs, and split each group at the limit."""
+    groups: dict[tuple[str, ...], list[LockedWheel]] = {}
+    for item in small:
+        groups.setdefault(item.venvs, []).append(item.wheel)
+    layers = [
+        Layer(f"{_short(venvs)}-g{prefix}", venvs, tuple(wheels))
+        for venvs, members in groups.items()
+        for prefix, wheels in _split(members, "", limit)
+    ]
+    # A group used by many venvs holds the common ground and changes least often: it lies lower.
+    return sorted(layers, key=lambda layer: (-len(layer.venvs), layer.name))
+
+
+def _split(wheels: list[LockedWheel], prefix: str, limit: int) -> list[tuple[str, list[LockedWheel]]]:
+    """Split a bucket by the next bit of the names' hashes while it is over the limit and holds several packages."""
+    if len(wheels) < 2 or sum(wheel.size for wheel in wheels) <= limit or len(prefix) >= 16:
+        return [(prefix, wheels)] if wheels else []
+    bit = len(prefix)
+    halves = [
+        (prefix + digit, [wheel for wheel in wheels if _bits(wheel.name)[bit] == digit]) for digit in ("0", "1")
+    ]
+    return [bucket for name, members in halves for bucket in _split(members, name, limit)]
+
+
+def _bits(name: str) -> str:
+    return f"{int.from_bytes(sha256(name.encode()).digest()[:2], 'big'):016b}"

@@ -1,0 +1,69 @@
+"""What must hold between the parts of versions.yaml, beyond the shape of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from lockstep.matrix.models import Backend, Matrix
+
+Key = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A fault at a key path of versions.yaml: what is wrong, and what to do."""
+
+    key: Key
+    what: str
+    fix: str
+
+
+def problems(matrix: Matrix) -> Iterator[Problem]:
+    """Yield every fault that the models by themselves cannot see."""
+    for name, image in matrix.images.items():
+        for number, mate in enumerate(image.backends):
+            if mate not in matrix.backends:
+                yield Problem(
+                    ("images", name, "backends", number),
+                    f'there is no backend "{mate}"',
+                    f"write one of {', '.join(matrix.backends)}, or add it under backends",
+                )
+        if len(set(image.backends)) != len(image.backends):
+            yield Problem(("images", name, "backends"), "a backend is named twice", "name each once")
+    for name, backend in matrix.backends.items():
+        yield from _backend(matrix, ("backends", name), backend)
+
+
+def _backend(matrix: Matrix, key: Key, backend: Backend) -> Iterator[Problem]:
+    pins = matrix.lines.get(backend.line)
+    if pins is None:
+        yield Problem((*key, "line"), f'there is no line "{backend.line}"', f"write one of {', '.join(matrix.lines)}")
+        return
+    groups = [
+        ("requires", list(enumerate(backend.requires))),
+        ("overrides", [(number, item.requirement) for number, item in enumerate(backend.overrides)]),
+        ("constraints", [(number, item.requirement) for number, item in enumerate(backend.constraints)]),
+    ]
+    for part, texts in groups:
+        for number, text in texts:
+            requirement = Requirement(text)
+            pin = pins.get(canonicalize_name(requirement.name))
+            if pin is not None and not requirement.specifier.contains(pin, prereleases=True):
+                yield Problem(
+                    (*key, part, number),
+                    f'"{text}" contradicts the line "{backend.line}", which pins {requirement.name} to {pin}',
+                    "change the requirement, or put the backend on another line",
+                )
+            if requirement.url is not None:
+                yield Problem(
+                    (*key, part, number),
+                    f'"{text}" names an address',
+                    "declare the package under compile or mirror; indexes come from the environment",
+                )
+    for number, hold in enumerate(backend.holds):
+        if hold.version is None and hold.not_past is None:
+            yield Problem((*key, "holds", number), "holds nothing", "give version, not_past or both")

@@ -1,0 +1,120 @@
+"""What versions.yaml may say: one pydantic model per part. The JSON schema for editors is made from these."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from lockstep.arch import Arch
+from lockstep.matrix.types import Model, Name, Package, Req, Version, Why
+
+ArchName = Literal["x86_64", "aarch64"]
+
+
+class Bootstrap(Model):
+    """The base made from Debian's packages with mmdebstrap."""
+
+    suite: Annotated[str, Field(pattern=r"^[a-z]+$", description="Debian suite, e.g. trixie")]
+    packages: Annotated[list[str], Field(description="packages of every image")]
+    builder_packages: Annotated[list[str], Field(description="what install stages need on top; not in images")] = []
+    compile_packages: Annotated[list[str], Field(description="what compile stages need on top; not in images")] = []
+
+
+class CudaBase(Model):
+    """A base image of NVIDIA's, by digest; a Debian-packaged Python is not in it, so it is added by hash."""
+
+    image: Annotated[str, Field(description="registry/name without tag")]
+    tag: str
+    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", description="of the multi-platform index")]
+
+
+class Bases(Model):
+    bootstrap: Bootstrap
+    cuda: CudaBase | None = None
+
+
+class Override(Model):
+    """Replaces every bound that packages declare on one package."""
+
+    requirement: Req
+    why: Why
+
+
+class Constraint(Model):
+    """A bound on a package if something requires it: a cap or a floor."""
+
+    requirement: Req
+    why: Why
+
+
+class Hold(Model):
+    """Keeps a package where it is; `not_past` is the last version a relock may ever reach."""
+
+    package: Package
+    version: Version | None = None
+    not_past: Version | None = None
+    why: Why
+
+
+class Exclude(Model):
+    """Leaves a package out of the venv although something requires it."""
+
+    package: Package
+    arch: ArchName | None = None
+    why: Why
+
+
+class Older(Model):
+    """Declares that a package may be older than on the base branch, which `make lock-diff` otherwise refuses."""
+
+    package: Package
+    version: Version
+    why: Why
+
+
+class Backend(Model):
+    """One venv: what it requires, on which line, and what is known about its parts."""
+
+    line: Annotated[str, Field(description="key of `lines`: what must be the same for every backend on it")]
+    requires: Annotated[list[Req], Field(min_length=1)]
+    overrides: list[Override] = []
+    constraints: list[Constraint] = []
+    holds: list[Hold] = []
+    exclude: list[Exclude] = []
+    older: list[Older] = []
+    compile: Annotated[list[Package], Field(description="keys of `compile` that this venv installs")] = []
+    mirror: Annotated[list[Package], Field(description="keys of `mirror` that this venv installs")] = []
+    imports: Annotated[list[str], Field(description="modules that `make probe` imports, each in a fresh process")] = []
+    scripts: Annotated[list[str], Field(description="console scripts that `make probe` runs with --help")] = []
+
+
+class Image(Model):
+    """What one image holds."""
+
+    backends: Annotated[list[Name], Field(min_length=1)]
+    with_: Annotated[
+        list[Package], Field(alias="with", description="optional compiled packages (keys of `compile`) it carries")
+    ] = []
+    description: str = ""
+
+
+class Matrix(Model):
+    """All of versions.yaml."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    epoch: Annotated[int, Field(gt=0, description="SOURCE_DATE_EPOCH of every image, seconds since 1970")]
+    python: Annotated[str, Field(pattern=r"^3\.\d+$")]
+    arches: Annotated[list[ArchName], Field(min_length=1)]
+    source: Annotated[str, Field(description="address of the repository, for the image's labels")] = ""
+    bases: Bases
+    lines: Annotated[
+        dict[str, dict[Package, Version]],
+        Field(description="a line pins what must be identical in every backend that rides on it"),
+    ]
+    backends: dict[Name, Backend]
+    images: dict[Name, Image]
+
+    def targets(self) -> list[Arch]:
+        """Return the architectures in the order of the file."""
+        return [Arch(name) for name in self.arches]
