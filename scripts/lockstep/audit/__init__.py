@@ -1,0 +1,1 @@
+"""Step: see what is wrong inside a venv or an image without running any of it."""
