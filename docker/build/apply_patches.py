@@ -170,7 +170,10 @@ class Record:
         stream = io.StringIO()
         csv.writer(stream, lineterminator="\r\n" if b"\r\n" in self._old else "\n").writerows(self._rows.values())
         data = stream.getvalue().encode()
-        if data == self._old or {row[0]: row for row in csv.reader(io.StringIO(self._old.decode())) if row} == self._rows:
+        if (
+            data == self._old
+            or {row[0]: row for row in csv.reader(io.StringIO(self._old.decode())) if row} == self._rows
+        ):
             return False
         _replace(self._path, data)
         return True
@@ -196,7 +199,9 @@ def run_tool(patch: Patch, path: str, text: str) -> str:
         )
         if done.returncode:
             said = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()
-            raise PatchError(f"{patch.filename}: {Path(program).name} refuses it: {said[-1] if said else 'no reason given'}")
+            raise PatchError(
+                f"{patch.filename}: {Path(program).name} refuses it: {said[-1] if said else 'no reason given'}"
+            )
         return target.read_bytes().decode()
 
 
@@ -365,7 +370,9 @@ class Job:
 
 def write_report(path: Path, entries: list[Entry]) -> None:
     """Write the rows as JSON, sorted, so that the same rows give the same bytes."""
-    rows = sorted((asdict(entry) for entry in entries), key=lambda row: (row["venv"], row["package"], row["id"], row["file"]))
+    rows = sorted(
+        (asdict(entry) for entry in entries), key=lambda row: (row["venv"], row["package"], row["id"], row["file"])
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     part.write_text(json.dumps({"schema": 1, "patches": rows}, indent=1) + "\n")

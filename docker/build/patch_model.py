@@ -14,6 +14,7 @@ A patch is a unified diff under a DEP-3 header (Debian Enhancement Proposal 3) w
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -339,7 +340,7 @@ def overlap(patches: Sequence[Patch], read: Callable[[str], str | None]) -> str:
             for block in (hunk.old, hunk.new):
                 spans += [(hunk.path, at, at + len(block), patch) for at in places(text, block)]
     spans.sort(key=lambda span: span[:3])
-    for first, second in zip(spans, spans[1:], strict=False):
+    for first, second in itertools.pairwise(spans):
         if first[0] == second[0] and second[1] < first[2] and first[3] is not second[3]:
             line = (read(first[0]) or "").count("\n", 0, second[1]) + 1
             return f"{first[3].filename} and {second[3].filename} both touch line {line} of {first[0]}"
