@@ -7,6 +7,7 @@ package database are neither read nor changed, and which archive is asked is mmd
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import shutil
 import tempfile
@@ -247,4 +248,9 @@ def local_repository(lock: DebLock, paths: Sequence[Path], folder: Path) -> None
             shutil.copyfile(path, target)
         control = run(["dpkg-deb", "--field", path], env=tool_environment()).strip()
         stanzas.append(f"{control}\nFilename: ./{target.name}\nSize: {deb.size}\nSHA256: {deb.sha256}\n")
-    write_text(folder / "Packages", "\n".join(stanzas))
+    packages = "\n".join(stanzas)
+    write_text(folder / "Packages", packages)
+    # mmdebstrap looks for essential packages only in an archive that says it is of the wanted suite.
+    digest = hashlib.sha256(packages.encode()).hexdigest()
+    size = len(packages.encode())
+    write_text(folder / "Release", f"Suite: {lock.suite}\nCodename: {lock.suite}\nSHA256:\n {digest} {size} Packages\n")

@@ -1,0 +1,175 @@
+"""The bootstrap base: a Debian root file system from locked packages, the same bytes wherever and whenever made.
+
+There is one root per role and architecture. `runtime` is what images are FROM; `builder` has on top what install stages
+need, and `compile` what compile stages need; neither of the two reaches an image.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import tempfile
+import time
+from enum import StrEnum
+from pathlib import Path
+
+from lockstep import base_tar
+from lockstep.arch import Arch, host_arch
+from lockstep.console import megabytes, note
+from lockstep.debian import require_mmdebstrap, tool_environment
+from lockstep.debs import DebLock, apt_state, fetch_debs, local_repository, lock_base, read_lock
+from lockstep.disk import require_disk
+from lockstep.errors import LockstepError
+from lockstep.files import replacing, write_text
+from lockstep.matrix import Matrix, load
+from lockstep.paths import BUILD, ROOT, state_dir
+from lockstep.run import run
+
+LOCKS = ROOT / "bases" / "bootstrap"
+
+# Part of the key of every base: raise it when this module or base_tar makes other bytes from the same lock.
+_RECIPE = "2"
+
+
+class Role(StrEnum):
+    """What a root file system is for."""
+
+    RUNTIME = "runtime"
+    BUILDER = "builder"
+    COMPILE = "compile"
+
+
+def lock_path(arch: Arch, role: Role) -> Path:
+    """Return the file that locks a base."""
+    return LOCKS / f"{role}.{arch}.txt"
+
+
+def wanted_packages(matrix: Matrix, role: Role) -> tuple[str, ...]:
+    """Return the packages that versions.yaml asks for in a role, sorted, each once."""
+    base = matrix.bases.bootstrap
+    extra = {Role.RUNTIME: [], Role.BUILDER: base.builder_packages, Role.COMPILE: base.compile_packages}[role]
+    return tuple(sorted({*base.packages, *extra}))
+
+
+def roles(matrix: Matrix) -> tuple[Role, ...]:
+    """Return the roles that this matrix needs: `compile` only where versions.yaml lists packages for it."""
+    return tuple(role for role in Role if role is not Role.COMPILE or matrix.bases.bootstrap.compile_packages)
+
+
+def lock_bases(matrix: Matrix) -> list[Path]:
+    """Resolve and write the lock of every role and architecture; return the files that changed.
+
+    The roles of one architecture are resolved against the same lists, so what they share has one version.
+    """
+    made: dict[Path, str] = {}
+    suite = matrix.bases.bootstrap.suite
+    for arch in matrix.targets():
+        note(f"asking the Debian archive for {suite}, {arch}")
+        with apt_state(suite, arch) as state:
+            for role in roles(matrix):
+                made[lock_path(arch, role)] = lock_base(suite, wanted_packages(matrix, role), arch, state).text()
+    # Written when all are resolved, so that a failure leaves the old set whole.
+    return [path for path, text in made.items() if write_text(path, text)]
+
+
+def base_lock(arch: Arch, role: Role, matrix: Matrix) -> DebLock:
+    """Return the lock of a base; LockstepError where there is none or versions.yaml asks for something else by now."""
+    path = lock_path(arch, role)
+    lock = read_lock(path)
+    if lock.requested != wanted_packages(matrix, role) or lock.suite != matrix.bases.bootstrap.suite:
+        raise LockstepError(
+            "versions.yaml asks for other Debian packages than are locked",
+            where=str(path.relative_to(ROOT)),
+            fix="run `make lock-base`",
+        )
+    return lock
+
+
+def base_key(lock: DebLock, epoch: int) -> str:
+    """Return what identifies a base: equal keys mean equal bytes."""
+    return hashlib.sha256(f"{_RECIPE}\n{epoch}\n{lock.text()}".encode()).hexdigest()[:32]
+
+
+def make_base(arch: Arch, role: Role, matrix: Matrix | None = None) -> Path:
+    """Return build/base/KEY/rootfs.tar of a role and architecture, making it unless some checkout has made it before.
+
+    KEY is `base_key`; the file is also kept in state_dir()/base/KEY/, where every checkout of this machine finds it.
+    """
+    matrix = matrix or load()
+    lock = base_lock(arch, role, matrix)
+    key = base_key(lock, matrix.epoch)
+    here = BUILD / "base" / key / "rootfs.tar"
+    if here.is_file():
+        return here
+    kept = state_dir() / "base" / key / "rootfs.tar"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with (kept.parent / "lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)  # two `make` at once make it once
+        if not kept.is_file():
+            _make(lock, matrix.epoch, kept, str(lock_path(arch, role).relative_to(ROOT)), role)
+    with replacing(here) as part:
+        part.unlink()
+        try:
+            part.hardlink_to(kept)
+        except OSError:
+            shutil.copyfile(kept, part)
+    return here
+
+
+def _make(lock: DebLock, epoch: int, target: Path, where: str, role: Role) -> None:
+    began = time.monotonic()
+    require_mmdebstrap("making the base")
+    if lock.arch is not host_arch():
+        from lockstep.engine_binfmt import ensure_binfmt
+
+        ensure_binfmt(lock.arch)
+    paths = fetch_debs(lock, where)
+    size = sum(deb.size for deb in lock.debs)
+    # Unpacked, Debian's packages are about four times their size (measured on this set); the root is on disk as a
+    # tree and twice as an archive for a moment.
+    require_disk(state_dir(), 12 * size, f"making the {role} base")
+    note(f"making the {role} base for {lock.arch} from {len(lock.debs)} packages ({megabytes(size)} MB)")
+    with tempfile.TemporaryDirectory(prefix=".make-", dir=target.parent) as folder:
+        repository = Path(folder) / "debs"
+        repository.mkdir()
+        local_repository(lock, paths, repository)
+        raw = Path(folder) / "raw.tar"
+        run(
+            [
+                "mmdebstrap",
+                "--variant=essential",
+                f"--architectures={lock.arch.docker}",
+                # Under emulation mmdebstrap would look for its own way to emulate; ensure_binfmt has seen to it.
+                *(() if lock.arch is host_arch() else ("--skip=check/qemu",)),
+                f"--include={','.join(deb.name for deb in lock.debs)}",
+                "--aptopt=Acquire::Languages none",
+                "--dpkgopt=force-unsafe-io",  # no fsync for each file of a tree that is thrown away
+                lock.suite,
+                raw,
+                # copy: puts the files where the new root's dpkg sees them; the lock has vouched for their bytes.
+                f"deb [trusted=yes] copy:{repository} ./",
+            ],
+            env={**tool_environment(epoch), "TMPDIR": folder},
+        )
+        with replacing(target) as part:
+            installed = base_tar.normalise(raw, part, epoch)
+            _refuse_others(lock, installed, where)
+            part.chmod(0o644)
+    note(f"made the {role} base for {lock.arch} in {time.monotonic() - began:.0f} s")
+
+
+def _refuse_others(lock: DebLock, installed: list[base_tar.Installed], where: str) -> None:
+    """The base must hold exactly what is locked: nothing more, nothing less."""
+    there = {(deb.name, deb.version, deb.arch) for deb in installed}
+    locked = {(deb.name, deb.version, deb.arch) for deb in lock.debs}
+    if there != locked:
+        odd = ", ".join(sorted(name for name, _, _ in there ^ locked))
+        raise LockstepError(f"the root holds other packages than are locked: {odd}", where=where)
+
+
+def clean_bases() -> None:
+    """Remove every made base and downloaded package of this machine."""
+    for name in ("base", "debs"):
+        shutil.rmtree(state_dir() / name, ignore_errors=True)
+    shutil.rmtree(BUILD / "base", ignore_errors=True)

@@ -1,0 +1,34 @@
+"""The commands about the base that images stand on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lockstep.arch import Arch, host_arch
+from lockstep.console import note, out
+
+
+def register(app: typer.Typer) -> None:
+    """Add `lock-base` and `base`."""
+
+    @app.command("lock-base")
+    def lock_base() -> None:
+        """Lock the base's Debian packages, for every architecture, as the archive is now."""
+        from lockstep.base import lock_bases
+        from lockstep.matrix import load
+
+        changed = lock_bases(load())
+        for path in changed:
+            out.print(str(path), markup=False, soft_wrap=True)
+        if not changed:
+            note("nothing changed")
+
+    @app.command("base")
+    def base(arch: Annotated[Arch | None, typer.Option(help="default: this machine's")] = None) -> None:
+        """Make the base's root file systems unless they are there; print their paths."""
+        from lockstep.base import Role, make_base
+
+        for role in (Role.RUNTIME, Role.BUILDER):
+            out.print(str(make_base(arch or host_arch(), role)), markup=False, soft_wrap=True)
