@@ -45,3 +45,17 @@ image: setup ## build IMAGE for ARCH on BASE, name it in the engine, print diges
 	@$(LOCKSTEP) image $(IMAGE) --arch $(ARCH) --base $(BASE)
 probe: setup ## run the image: interpreter, versions against the lock, imports as root and as a user
 	@$(LOCKSTEP) probe $(IMAGE) --arch $(ARCH) --base $(BASE)
+
+.PHONY: engine engine-stop engine-status engine-clean base lock-base
+engine: setup ## find the Docker to build with, or make and start the private engine
+	@$(LOCKSTEP) engine
+engine-stop: setup ## stop the private engine; images and caches stay
+	@$(LOCKSTEP) engine-stop
+engine-status: setup ## print which engine a build would use, and whether it answers
+	@$(LOCKSTEP) engine-status
+engine-clean: setup ## remove the private engine with all its images and caches
+	@$(LOCKSTEP) engine-clean
+lock-base: setup ## lock the Debian packages of the base as the archive is now
+	@$(LOCKSTEP) lock-base
+base: setup ## make the base's root file systems for ARCH
+	@$(LOCKSTEP) base --arch $(ARCH)

@@ -17,6 +17,8 @@ from lockstep import engine_private
 from lockstep.console import note
 from lockstep.engine_private import EngineDir, engine_dir
 from lockstep.errors import LockstepError
+from lockstep.files import write_text
+from lockstep.paths import BUILD
 
 _CONTAINERD_DRIVER = "io.containerd.snapshotter"
 
@@ -43,12 +45,21 @@ class Engine:
 
     @property
     def build_network(self) -> str:
-        """The network mode that a build step with network access needs here: 'host' or 'default'.
-
-        For bake: `network = "host"` and `entitlements = ["network.host"]` in the target; for build: `--network host
-        --allow network.host`.
-        """
+        """The network mode that a build step or a container with network access needs here: 'host' or 'default'."""
         return "host" if self.private else "default"
+
+    def bake_network(self, *targets: str) -> list[str]:
+        """Return the words of a bake command that give `targets` the network mode of `build_network`.
+
+        buildx 0.13, the private engine's, ignores `network` in bake.hcl and has no --set for it; it takes the mode, and
+        the right to it, from a compose file whose services are merged over the targets of the same names.
+        """
+        if not self.private:
+            return []
+        services = {name: {"build": {"network": "host"}} for name in targets}
+        path = BUILD / "engine" / f"host-network.{'.'.join(targets)}.yaml"
+        write_text(path, json.dumps({"services": services}) + "\n")
+        return ["--file", str(path)]
 
 
 @dataclass(frozen=True)
@@ -108,9 +119,9 @@ def ensure_engine() -> Engine:
     LockstepError where DOCKER_HOST does not answer, or where there is no engine and none can be made.
     """
     env = _user_env()
-    host = os.environ.get("DOCKER_HOST")
+    host = _other_host()
     reasons: list[str] = []
-    local = shutil.which("docker")
+    local = None if _names_private() else shutil.which("docker")
     if local:
         info = ask(Path(local), env)
         if info.server and info.buildx:
@@ -158,6 +169,15 @@ def _private_client(where: EngineDir, host: str) -> Engine:
     return Engine(where.bin / "docker", env, private=False, containerd_store=info.containerd_store)
 
 
+def _names_private() -> bool:
+    """Return whether DOCKER_HOST is the private engine's own socket: a shell that `make engine` told how to reach it."""
+    return os.environ.get("DOCKER_HOST") == f"unix://{engine_dir().socket}"
+
+
+def _other_host() -> str:
+    return "" if _names_private() else os.environ.get("DOCKER_HOST", "")
+
+
 def _user_env() -> dict[str, str]:
     env = dict(os.environ)
     if env.get("BUILDER"):
@@ -192,8 +212,8 @@ def clean_engine() -> None:
 def engine_status() -> EngineStatus:
     """Return which engine a build would use now, without making or starting one."""
     env = _user_env()
-    host = os.environ.get("DOCKER_HOST")
-    local = shutil.which("docker")
+    host = _other_host()
+    local = None if _names_private() else shutil.which("docker")
     where = engine_dir()
     if local:
         info = ask(Path(local), env)
