@@ -116,7 +116,7 @@ def check_vendored(tree: Tree, venv: Venv) -> list[Finding]:
     findings: dict[str, Finding] = {}
     for path in tree.below(venv.site):
         inside = path[len(venv.site) + 1 :] if venv.site else path
-        match = _NESTED.search(inside)
+        match = _NESTED.search(inside) if "-info" in inside else None
         if match is None or "/" not in inside[: match.end("name")]:
             continue
         end = len(path) - len(inside) + match.end("name")
@@ -126,7 +126,7 @@ def check_vendored(tree: Tree, venv: Venv) -> list[Finding]:
         fields = header_fields(tree.text(f"{folder}/METADATA") or tree.text(f"{folder}/PKG-INFO") or "")
         name, _, version = match["name"].partition("-")
         name, version = fields.get("name", [name])[0], fields.get("version", [version or "of unknown version"])[0]
-        dist = owned.get(path)
+        dist = owned.get(f"{folder}/METADATA") or owned.get(f"{folder}/PKG-INFO") or owned.get(path)
         what = f"vendors {name} {version}"
         findings[folder] = Finding(
             "vendored", "vendored", venv.name, folder, what, dist.label if dist else "", why="no lock moves it"

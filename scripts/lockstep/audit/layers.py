@@ -16,7 +16,7 @@ from typing import Any
 
 from lockstep.audit.elf import MAGIC, Elf, ElfError, read_elf
 from lockstep.audit.finding import Finding
-from lockstep.audit.oci import ImageSource, LayerBlob, layer_tar
+from lockstep.audit.oci import ImageSource, LayerBlob, check_size, layer_tar
 from lockstep.audit.tree import Entry, Tree, keeps, not_elf
 from lockstep.files import replacing
 from lockstep.paths import state_dir
@@ -44,6 +44,7 @@ def scan_image(source: ImageSource, *, workers: int = 2, cache: bool = True) -> 
 def _scan(job: tuple[ImageSource, LayerBlob, bool]) -> Tree:
     source, layer, cache = job
     note = state_dir() / "audit-cache" / f"{layer.digest.replace(':', '-')}.v{_FORMAT}"
+    check_size(source, layer)
     if cache and note.is_file():
         try:
             return _load(note.read_bytes())

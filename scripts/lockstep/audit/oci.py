@@ -134,6 +134,9 @@ class _Blobs(contextlib.AbstractContextManager["_Blobs"]):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._archive = None if path.is_dir() else tarfile.open(path, "r:*")  # noqa: SIM115
+        # `tar -c .` writes ./index.json where docker and skopeo write index.json.
+        members = self._archive.getmembers() if self._archive else []
+        self._members = {member.name.removeprefix("./"): member for member in members}
 
     def __exit__(self, *_: object) -> None:
         if self._archive is not None:
@@ -142,9 +145,8 @@ class _Blobs(contextlib.AbstractContextManager["_Blobs"]):
     def open(self, name: str) -> IO[bytes]:
         if self._archive is None:
             return (self._path / name).open("rb")
-        stream = None
-        with contextlib.suppress(KeyError):
-            stream = self._archive.extractfile(name)
+        member = self._members.get(name)
+        stream = self._archive.extractfile(member) if member else None
         if stream is None:
             raise FileNotFoundError(f"{name} is missing")
         return stream
@@ -160,7 +162,7 @@ class _Blobs(contextlib.AbstractContextManager["_Blobs"]):
             return None
 
     def size(self, name: str) -> int:
-        return (self._path / name).stat().st_size if self._archive is None else self._archive.getmember(name).size
+        return (self._path / name).stat().st_size if self._archive is None else self._members[name].size
 
 
 @contextlib.contextmanager
@@ -169,11 +171,11 @@ def layer_tar(source: ImageSource, layer: LayerBlob) -> Iterator[tarfile.TarFile
 
     The blob's digest is computed on the way and compared at the end, when all of it was read.
     """
+    where = f"{source.path} {layer.digest[:19]}"
     with _Blobs(source.path) as blobs, blobs.open(layer.member) as raw:
         head = raw.read(4)
         raw.seek(0)
         program = _decompressor(head)
-        where = f"{source.path} {layer.digest[:19]}"
         pump = _Pump(raw, program)
         try:
             with pump, tarfile.open(fileobj=pump.output, mode="r|") as archive:
@@ -187,6 +189,18 @@ def layer_tar(source: ImageSource, layer: LayerBlob) -> Iterator[tarfile.TarFile
         named = layer.member.startswith("blobs/") and layer.digest.startswith("sha256:")
         if pump.status or (named and digest != layer.digest):
             raise LockstepError("the layer is damaged: its content does not match its digest", where=where, fix=_FIX)
+
+
+def check_size(source: ImageSource, layer: LayerBlob) -> None:
+    """Raise LockstepError where a layer's blob is missing or not as long as the manifest says."""
+    where = f"{source.path} {layer.digest[:19]}"
+    try:
+        with _Blobs(source.path) as blobs:
+            size = blobs.size(layer.member)
+    except (OSError, KeyError, tarfile.TarError):
+        raise LockstepError("the layer is missing", where=where, fix=_FIX) from None
+    if size != layer.size:
+        raise LockstepError(f"the layer is damaged: {size} bytes of {layer.size}", where=where, fix=_FIX)
 
 
 def _decompressor(head: bytes) -> list[str]:

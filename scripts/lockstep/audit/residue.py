@@ -26,12 +26,13 @@ def check_residue(tree: Tree, venv: Venv, *, prefix: str = "/") -> list[Finding]
     """
     findings = []
     home = posixpath.join(prefix, venv.root).rstrip("/") or "/"
+    scripts = posixpath.join(venv.root, "bin/")
     for path in tree.below(venv.root):
         entry = tree.entries[path]
-        name = posixpath.basename(path)
+        name = path.rpartition("/")[2]
         if entry.kind == "file" and name in _NAMES:
             findings.append(Finding("residue", "note", venv.name, path, f"is {_NAMES[name]}"))
-        if _FOLDERS.search(path) and entry.kind == "file":
+        if "cache" in path and entry.kind == "file" and _FOLDERS.search(path):
             findings.append(Finding("residue", "cache", venv.name, path, "belongs to an installer's cache"))
         if entry.kind == "symlink" and not _INTERPRETER.search(path):
             target = posixpath.normpath(posixpath.join(prefix, posixpath.dirname(path), entry.target))
@@ -40,7 +41,7 @@ def check_residue(tree: Tree, venv: Venv, *, prefix: str = "/") -> list[Finding]
                 findings.append(Finding("residue", "link", venv.name, path, what, why="it dangles in the image"))
             elif target[len(posixpath.join(prefix, "")) :] not in tree.entries:
                 findings.append(Finding("residue", "link", venv.name, path, f"links to {entry.target}: nothing there"))
-        if posixpath.dirname(path) == posixpath.join(venv.root, "bin") and entry.kind in ("file", "hardlink"):
+        if path.startswith(scripts) and entry.kind in ("file", "hardlink"):
             findings += _shebang(tree, venv, path, home)
     return findings
 

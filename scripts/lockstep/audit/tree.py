@@ -92,7 +92,7 @@ def scan_folder(root: Path, *, hashed: Callable[[str], bool], workers: int = 2) 
             continue
         want = hashed(path)
         if want or not path.endswith(_TEXT):
-            jobs.append((str(root / path), path, entry.size, want))
+            jobs.append((f"{root}/{path}", path, entry.size, want))
     # Big files first, dealt out one by one: a chunk's time is its bytes, and one library may hold a sixth of a venv.
     jobs.sort(key=lambda job: -job[2])
     big = [job for job in jobs if job[2] >= _CHUNK]
@@ -129,7 +129,8 @@ def _walk(root: Path) -> Iterator[tuple[str, Entry]]:
             path = f"{folder}/{item.name}" if folder else item.name
             facts = item.stat(follow_symlinks=False)
             if item.is_symlink():
-                yield path, Entry("symlink", mode=facts.st_mode & 0o7777, target=str(Path(item.path).readlink()))
+                target = str(Path(item.path).readlink())
+                yield path, Entry("symlink", mode=facts.st_mode & 0o7777, target=target)
             elif item.is_dir(follow_symlinks=False):
                 yield path, Entry("dir", mode=facts.st_mode & 0o7777)
                 if path not in _NOT_FILES:
