@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lockstep.arch import Arch
+from lockstep.compile.spec import CompileSpec
 from lockstep.matrix.types import Model, Name, Package, Req, Version, Why
+from lockstep.mirror.spec import MirrorSpec
 
 ArchName = Literal["x86_64", "aarch64"]
 
@@ -22,11 +24,12 @@ class Bootstrap(Model):
 
 
 class CudaBase(Model):
-    """A base image of NVIDIA's, by digest; a Debian-packaged Python is not in it, so it is added by hash."""
+    """A base image of NVIDIA's, by digest. It lacks the wanted Python, which uv adds by the hash that uv knows."""
 
     image: Annotated[str, Field(description="registry/name without tag")]
     tag: str
     digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", description="of the multi-platform index")]
+    python: Annotated[Version, Field(description="whole version of the standalone Python, as uv lists it")]
 
 
 class Bases(Model):
@@ -112,6 +115,8 @@ class Matrix(Model):
         dict[str, dict[Package, Version]],
         Field(description="a line pins what must be identical in every backend that rides on it"),
     ]
+    compile: Annotated[dict[Package, CompileSpec], Field(description="wheels that are built from source")] = {}
+    mirror: Annotated[dict[Package, MirrorSpec], Field(description="wheels that no build may depend on fetching")] = {}
     backends: dict[Name, Backend]
     images: dict[Name, Image]
 
