@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import filecmp
+import importlib.util
 import os
 import shutil
 import stat
@@ -59,7 +60,8 @@ def make_skeleton(venv: Path, python: str) -> None:
     (venv / "bin" / "python").symlink_to(f"/usr/bin/python{python}")
     (venv / "bin" / "python3").symlink_to("python")
     (venv / "pyvenv.cfg").write_text(
-        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {python}\nexecutable = /usr/bin/python{python}\n"
+        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {python}\n"
+        f"executable = /usr/bin/python{python}\n"
     )
 
 
@@ -137,6 +139,22 @@ def link_equal(venvs: list[Path]) -> int:
     return saved
 
 
+def link_bytecode(first: Path, venv: Path) -> None:
+    """Give each source file that is one with the first venv's a link to that one's bytecode.
+
+    The file name inside it is the first venv's; the interpreter puts its own in its place when it imports
+    (importlib._bootstrap_external, _compile_bytecode), so tracebacks are right.
+    """
+    for source in venv.rglob("*.py"):
+        origin = first / source.relative_to(venv)
+        if not source.is_symlink() and origin.exists() and origin.samefile(source):
+            made = Path(importlib.util.cache_from_source(str(origin)))
+            if made.exists():
+                target = Path(importlib.util.cache_from_source(str(source)))
+                target.parent.mkdir(exist_ok=True)
+                os.link(made, target)
+
+
 def settle(root: Path, epoch: int) -> None:
     """Give every entry root's ownership, a mode that any user can read, and the image's time.
 
@@ -176,9 +194,10 @@ def main() -> None:
             scrub(venv, arguments.python)
             if arguments.patches:
                 patch(venv, arguments.patches)
-        if len(venvs) > 1:
-            link_equal(venvs)
+        link_equal(venvs)
         for venv in venvs:
+            if venv is not venvs[0]:
+                link_bytecode(venvs[0], venv)
             pyc.compile_tree(venv)
     settle(VENVS, epoch)
     target = arguments.out / "opt" / "venvs"

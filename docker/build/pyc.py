@@ -16,18 +16,18 @@ import importlib._bootstrap_external as external
 import importlib.util
 import os
 import sys
+import warnings
 from pathlib import Path
 
 
 def compile_tree(root: Path, workers: int = 0) -> tuple[int, int]:
     """Compile every .py below `root` that has no .pyc; return how many were compiled and how many would not parse.
 
-    A file that does not parse (a template, code for another Python) is left alone, as pip and uv do. A file that is a
-    hard link of one in another venv gets a hard link to that one's .pyc: the interpreter corrects the file name in it
-    when it imports (importlib, _fix_co_filename).
+    A file that does not parse (a template, code for another Python) is left alone, as pip and uv do.
     """
     if os.environ.get("PYTHONHASHSEED") != "0":
         raise SystemExit("error: bytecode needs PYTHONHASHSEED=0 to be the same every time")
+    warnings.simplefilter("ignore")  # invalid escapes in other people's code are not for our users' eyes
     sources = sorted(path for path in root.rglob("*.py") if path.is_file() and not path.is_symlink())
     todo: list[tuple[str, str]] = []
     for source in sources:
@@ -75,7 +75,7 @@ def _child(source: str, target: str) -> None:
         with open(target, "wb") as stream:  # noqa: PTH123
             stream.write(external._code_to_hash_pyc(code, digest, True))
         os._exit(0)
-    except BaseException as error:  # noqa: BLE001 - the child must never return into the parent's loop
+    except BaseException as error:  # the child must never return into the parent's loop
         sys.stderr.write(f"{source}: {error}\n")
         os._exit(2)
 

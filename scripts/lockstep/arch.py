@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from lockstep.errors import LockstepError
 
+# The oldest glibc of the supported bases (Ubuntu 24.04's; Debian trixie has 2.41): a wheel for a newer one is refused.
+GLIBC = (2, 39)
+
 
 class Arch(StrEnum):
     """A target architecture; its value is what `uname -m` and wheel tags say."""
@@ -28,6 +31,11 @@ class Arch(StrEnum):
     def elf_machine(self) -> int:
         """The e_machine of its ELF files (elf.h: EM_X86_64 is 62, EM_AARCH64 is 183)."""
         return {"x86_64": 62, "aarch64": 183}[self.value]
+
+    @property
+    def manylinux(self) -> str:
+        """uv's name of the target platform: the architecture with the oldest glibc of our bases."""
+        return f"{self.value}-manylinux_{GLIBC[0]}_{GLIBC[1]}"
 
     @property
     def multiarch(self) -> str:

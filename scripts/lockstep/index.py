@@ -21,15 +21,13 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from pypi_simple import PYPI_SIMPLE_ENDPOINT, NoSuchProjectError, PyPISimple
 
-from lockstep.arch import Arch
+from lockstep.arch import GLIBC, Arch
 from lockstep.errors import LockstepError
 
 _BLOCK = 1 << 18
 # Kept per open wheel: 64 MB, so that auditing a large wheel does not hold all of it in memory.
 _MAX_BLOCKS = 256
 _TIMEOUT = 60.0
-# The oldest glibc of the supported bases (Ubuntu 24.04's; Debian trixie has 2.41): a wheel for a newer one is refused.
-GLIBC = (2, 39)
 
 
 @dataclass(frozen=True, order=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from lockstep.arch import Arch
 from lockstep.errors import LockstepError
-from lockstep.lock import Lock, read_lock, write_lock
+from lockstep.lock import Lock, inputs_of, read_lock, write_lock
 from lockstep.matrix import Matrix
 from lockstep.paths import ROOT
-from lockstep.resolve import Upgrade, inputs_of, resolve
+from lockstep.resolve import Upgrade, resolve
 
 
 @dataclass(frozen=True)

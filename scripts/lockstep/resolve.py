@@ -6,8 +6,6 @@ declared under `compile`. Versions already locked are preferences, so that a rel
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import subprocess
@@ -24,8 +22,8 @@ from packaging.version import Version
 
 from lockstep.arch import Arch
 from lockstep.errors import LockstepError
-from lockstep.index import GLIBC, best_wheel, files_of, find_wheel, index_url, redact
-from lockstep.lock import Lock, LockedWheel
+from lockstep.index import best_wheel, files_of, find_wheel, index_url, redact
+from lockstep.lock import Lock, LockedWheel, inputs_of
 from lockstep.matrix import Backend, Matrix
 from lockstep.tools import uv_program
 
@@ -48,25 +46,6 @@ def parse_upgrade(text: str) -> Upgrade:
     if names == ["all"]:
         return Upgrade(everything=True)
     return Upgrade(packages=frozenset(canonicalize_name(name) for name in names))
-
-
-def inputs_of(matrix: Matrix, name: str, arch: Arch) -> str:
-    """Return the hash of everything in versions.yaml that the resolution of a backend depends on.
-
-    Reasons, import probes and the like are left out: to reword a why must not make a lock stale.
-    """
-    backend = matrix.backends[name]
-    relevant: dict[str, Any] = {
-        "python": matrix.python,
-        "arch": arch.value,
-        "line": matrix.lines[backend.line],
-        "requires": sorted(backend.requires),
-        "overrides": sorted(item.requirement for item in backend.overrides),
-        "constraints": sorted(item.requirement for item in backend.constraints),
-        "holds": sorted(f"{item.package} {item.version} {item.not_past}" for item in backend.holds),
-        "exclude": sorted(item.package for item in backend.exclude if item.arch in (None, arch.value)),
-    }
-    return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def resolve(
@@ -121,7 +100,7 @@ def _compile(
     }
     for file, lines in texts.items():
         (folder / file).write_text("".join(f"{line}\n" for line in lines))
-    common = ["--python-version", matrix.python, "--python-platform", _uv_platform(arch), "--only-binary", ":all:"]
+    common = ["--python-version", matrix.python, "--python-platform", arch.manylinux, "--only-binary", ":all:"]
     common += ["--no-header", "--no-annotate", "--quiet"]
     inputs = ["--constraints", "constraints.txt", "--overrides", "overrides.txt", "--excludes", "excludes.txt"]
     _uv([*common, *inputs, "requires.in", "-o", "pinned.txt"], folder, backend, where)
@@ -172,10 +151,6 @@ def _decided(said: str, backend: Backend) -> str:
 
 def _names(said: str, requirement: str) -> bool:
     return canonicalize_name(Requirement(requirement).name) in said
-
-
-def _uv_platform(arch: Arch) -> str:
-    return f"{arch}-manylinux_{GLIBC[0]}_{GLIBC[1]}"
 
 
 def _wheels(packages: Iterable[dict[str, Any]], arch: Arch, python: str, where: str) -> list[LockedWheel]:

@@ -9,7 +9,7 @@ import typer
 
 def register(app: typer.Typer) -> None:
     """Add the commands. Each imports what it needs when it runs, so that `render` starts in a fraction of a second."""
-    for command in (lock, plan):
+    for command in (lock, plan, render, image):
         app.command()(command)
 
 
@@ -67,3 +67,56 @@ def plan(
         result.add_row(layer.name, " ".join(layer.venvs), names, megabytes(layer.size))
     out.print(result)
     out.print(f"{len(layers)} layers, {megabytes(sum(layer.size for layer in layers))} MB of wheels")
+
+
+def render(check: Annotated[bool, typer.Option(help="write nothing; fail where a file differs")] = False) -> None:
+    """Write images/*/Dockerfile, bake.hcl and versions.schema.json from versions.yaml and the locks."""
+    from lockstep.console import note
+    from lockstep.errors import LockstepError
+    from lockstep.matrix import load
+    from lockstep.paths import ROOT
+    from lockstep.render import differing, write
+    from lockstep.render import render as render_all
+
+    files = render_all(load())
+    if check:
+        if stale := differing(files):
+            raise LockstepError(
+                f"{len(stale)} generated files differ from what their sources say",
+                where=", ".join(str(path.relative_to(ROOT)) for path in stale),
+                fix="run `make render` and commit the result",
+            )
+        note(f"{len(files)} generated files are as they should be")
+        return
+    written = write(files)
+    for path in written:
+        note(f"wrote {path.relative_to(ROOT)}")
+    if not written:
+        note(f"nothing to change in {len(files)} files")
+
+
+def image(
+    name: Annotated[str, typer.Argument(help="an image of versions.yaml")],
+    arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
+    base: Annotated[str, typer.Option(help="bootstrap (Debian) or cuda (NVIDIA)")] = "bootstrap",
+    compression: Annotated[str, typer.Option(help="zstd, or gzip for old clients")] = "zstd",
+    no_cache: Annotated[bool, typer.Option(help="build every step again")] = False,
+    cache_to: Annotated[str, typer.Option(help="BuildKit cache to write, best effort")] = "",
+    cache_from: Annotated[str, typer.Option(help="BuildKit cache to read, best effort")] = "",
+) -> None:
+    """Build an image into build/oci/, name it in the engine, and print digest, size and times."""
+    from lockstep.build import Options
+    from lockstep.cli.options import known_arch, known_image, one_of
+    from lockstep.image import make_image, report
+    from lockstep.matrix import load
+
+    matrix = load()
+    known_image(name, matrix)
+    options = Options(
+        one_of("base", base, ("bootstrap", "cuda")),
+        one_of("compression", compression, ("zstd", "gzip")),
+        no_cache,
+        cache_to,
+        cache_from,
+    )
+    report(make_image(matrix, name, known_arch(arch, matrix), options))

@@ -26,3 +26,10 @@ def known_arch(name: str, matrix: Matrix) -> Arch:
             fix=f"name one of {', '.join(matrix.arches)}",
         )
     return Arch(wanted)
+
+
+def one_of(option: str, value: str, choices: tuple[str, ...]) -> str:
+    """Return `value` if it is one of the choices; LockstepError names them otherwise."""
+    if value not in choices:
+        raise LockstepError(f'"{value}" is no {option}', fix=f"say one of {', '.join(choices)}")
+    return value

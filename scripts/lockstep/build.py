@@ -1,0 +1,249 @@
+"""Step 5: make an image. BuildKit does the work; this prepares what it needs and keeps the result whole.
+
+The result is an OCI layout, build/oci/IMAGE.ARCH/, which probe, audit, push and sqsh read: what was built is what is
+probed and shipped. Blobs are shared between builds by hard links, and a layout appears by a rename, so an
+interrupted build leaves the last whole one in place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep.arch import Arch, host_arch
+from lockstep.bake_progress import Follower, Step
+from lockstep.base import Role, make_base
+from lockstep.disk import require_disk
+from lockstep.engine import Engine
+from lockstep.errors import LockstepError
+from lockstep.files import write_text
+from lockstep.layers import Layer
+from lockstep.matrix import Matrix
+from lockstep.paths import BUILD, ROOT
+from lockstep.secrets import build_secrets
+
+OCI = BUILD / "oci"
+RECORDS = BUILD / "records"
+
+# Measured on the vLLM image: per compressed byte of wheels, the bytes that a cold build writes at its peak: unpacked
+# in the stage, copied by COPY, compressed in the engine's store and once more in the layout.
+_BYTES_PER_WHEEL_BYTE = 6.0
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished image: its manifest digest, the bytes of its layers as stored, seconds, and what each step took."""
+
+    image: str
+    arch: Arch
+    layout: Path
+    digest: str
+    size: int
+    seconds: float
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a build may vary without changing what is in the image, but for `base` and `compression`."""
+
+    base: str = "bootstrap"
+    compression: str = "zstd"
+    no_cache: bool = False
+    cache_to: str = ""
+    cache_from: str = ""
+
+
+def check_output(output: str, platforms: list[str], target: str, *, attested: bool = False) -> None:
+    """Refuse an exporter that cannot hold what a target makes, before anything is built (CASES D9).
+
+    `type=docker` has no index, so it takes one platform and no attestations.
+    """
+    kind = dict(part.split("=", 1) for part in output.split(",") if "=" in part).get("type", output)
+    if kind == "docker" and (len(platforms) > 1 or attested):
+        reason = f"{len(platforms)} platforms" if len(platforms) > 1 else "attestations"
+        raise LockstepError(
+            f"output type=docker cannot hold {reason}",
+            where=f"bake target {target}",
+            fix="build one architecture at a time, or use type=oci",
+        )
+
+
+def prepare_bases(matrix: Matrix, arch: Arch, base: str) -> None:
+    """Make the Debian roots that the Dockerfile adds: the target's, unless another base is used, and the builder's."""
+    if base == "bootstrap":
+        make_base(arch, Role.RUNTIME, matrix)
+    make_base(host_arch(), Role.BUILDER, matrix)
+
+
+def require_room(layers: tuple[Layer, ...], image: str, arch: Arch) -> None:
+    """Refuse to start a build that the disk cannot hold. Layers that the last build recorded are taken as cached."""
+    known = set(read_record(image, arch).get("layers", []))
+    new = sum(layer.size for layer in layers if layer_key(layer) not in known)
+    require_disk(ROOT, int(new * _BYTES_PER_WHEEL_BYTE), f"building image {image} for {arch}")
+
+
+def layer_key(layer: Layer) -> str:
+    """Return a short text that is the same for two layers exactly when they hold the same wheels in the same venvs."""
+    return f"{layer.name} " + " ".join(sorted(wheel.sha256[:16] for wheel in layer.wheels))
+
+
+def build(matrix: Matrix, image: str, arch: Arch, layers: tuple[Layer, ...], engine: Engine, options: Options) -> Built:
+    """Build an image and return it. LockstepError where a step fails, with the lines that say why."""
+    began = time.monotonic()
+    pool = OCI / ".pool"
+    target = f"{image}-{arch}"
+    with build_secrets() as secrets, _network(engine, target) as network:
+        words = engine.docker_cmd("buildx", "bake", "--file", "bake.hcl", *network, "--progress", "rawjson")
+        words += engine.bake_network(target)
+        words += ["--no-cache"] if options.no_cache else []
+        words += ["--set", f"{target}.output={_output(pool / target, options)}"]
+        words += [word for secret in secrets for word in ("--set", f"{target}.secrets={secret}")]
+        words += [word for text in proxies() for word in ("--set", f"{target}.args.{text}")]
+        words += [target]
+        env = dict(
+            engine.env,
+            BASE=options.base,
+            CACHE_TO=options.cache_to,
+            CACHE_FROM=options.cache_from,
+            SOURCE_DATE_EPOCH=str(matrix.epoch),
+            BUILDX_NO_DEFAULT_ATTESTATIONS="1",
+            DOCKER_BUILDKIT="1",
+        )
+        follower = _bake(words, env, len(layers))
+    layout = OCI / f"{image}.{arch}"
+    digest, size = adopt(pool / target, layout)
+    built = Built(image, arch, layout, digest, size, time.monotonic() - began, tuple(follower.steps()))
+    _record(built, layers)
+    return built
+
+
+@contextmanager
+def _network(engine: Engine, target: str) -> Iterator[list[str]]:
+    """Yield bake's words that give a target's RUN steps the network mode that the engine needs.
+
+    The private engine has no bridge. Its buildx, 0.13.1, reads `network` in Compose files but not in HCL, so the mode
+    comes as a Compose file of one line, which bake merges into the target of the same name.
+    """
+    if engine.build_network == "default":
+        yield []
+        return
+    build = {"context": ".", "network": engine.build_network}
+    with tempfile.NamedTemporaryFile("w", prefix="lockstep-", suffix=".yaml", encoding="utf-8") as stream:
+        json.dump({"services": {target: {"build": build}}}, stream)
+        stream.flush()
+        yield ["--file", stream.name]
+
+
+def _output(destination: Path, options: Options) -> str:
+    level = "1" if options.compression == "zstd" else "6"
+    return (
+        f"type=oci,tar=false,dest={destination},oci-mediatypes=true,"
+        f"compression={options.compression},compression-level={level},force-compression=true"
+    )
+
+
+def proxies() -> Iterator[str]:
+    """Yield NAME=value for each proxy variable that is set.
+
+    They are BuildKit's predefined arguments: a RUN sees them, and neither the cache key nor the image does (CASES C6).
+    """
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"):
+        if value := os.environ.get(name):
+            yield f"{name}={value}"
+
+
+def _bake(words: list[str], env: dict[str, str], layers: int) -> Follower:
+    """Run bake, following its events; raise with the failed step's own last lines where it fails."""
+    follower = Follower(layers)
+    with subprocess.Popen(words, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        try:
+            with follower.display():
+                for line in process.stderr:
+                    follower.feed(line)
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise LockstepError(
+            follower.failure() or f"docker buildx bake ended with exit code {process.returncode}",
+            where=f"build of {words[-1]}",
+            fix="correct what the lines above say and run it again; finished layers are kept in the cache",
+        )
+    return follower
+
+
+def adopt(made: Path, layout: Path) -> tuple[str, int]:
+    """Turn what the exporter wrote into a layout that holds one image and nothing else; return digest and layer bytes.
+
+    The exporter's folder keeps its blobs for the next build, which then writes only what changed; the layout gets
+    hard links to those that its manifest names.
+    """
+    index = json.loads((made / "index.json").read_text())
+    entry = index["manifests"][-1]
+    digest = str(entry["digest"])
+    manifest = json.loads(_blob(made, digest).read_bytes())
+    wanted = [digest, manifest["config"]["digest"], *(item["digest"] for item in manifest["layers"])]
+    part = layout.with_name(f".{layout.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    (part / "blobs" / "sha256").mkdir(parents=True)
+    for name in dict.fromkeys(wanted):
+        os.link(_blob(made, name), _blob(part, name))
+    entry.pop("annotations", None)
+    write_text(part / "oci-layout", '{"imageLayoutVersion":"1.0.0"}')
+    write_text(part / "index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}, indent=1) + "\n")
+    old = layout.with_name(f".{layout.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if layout.exists():
+        layout.rename(old)
+    part.rename(layout)
+    shutil.rmtree(old, ignore_errors=True)
+    for blob in (made / "blobs" / "sha256").iterdir():
+        if f"sha256:{blob.name}" not in wanted:
+            blob.unlink()
+    write_text(made / "index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}))
+    return digest, sum(int(item["size"]) for item in manifest["layers"])
+
+
+def _blob(layout: Path, digest: str) -> Path:
+    return layout / "blobs" / Path(*digest.split(":", 1))
+
+
+def record_path(image: str, arch: Arch) -> Path:
+    """Return where the record of an image's last build lies."""
+    return RECORDS / f"{image}.{arch}.json"
+
+
+def read_record(image: str, arch: Arch) -> dict[str, list[str]]:
+    """Return the last build's record: its layer keys, empty where there is none."""
+    path = record_path(image, arch)
+    if not path.is_file():
+        return {}
+    data = json.loads(path.read_text())
+    return {"layers": [str(key) for key in data.get("layers", [])]}
+
+
+def _record(built: Built, layers: tuple[Layer, ...]) -> None:
+    """Write what was built and how long each step took; a forecast of a bump reads the minutes from here.
+
+    A step that came from the cache keeps the seconds of the build that made it.
+    """
+    path = record_path(built.image, built.arch)
+    known: dict[str, float] = json.loads(path.read_text()).get("seconds", {}) if path.is_file() else {}
+    seconds = {step.name: round(step.seconds, 1) for step in built.steps if not step.cached}
+    data = {
+        "digest": built.digest,
+        "layers": [layer_key(layer) for layer in layers],
+        "seconds": dict(sorted((known | seconds).items())),
+        "wall": round(built.seconds, 1),
+    }
+    write_text(path, json.dumps(data, indent=1) + "\n")

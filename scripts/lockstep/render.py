@@ -1,0 +1,247 @@
+"""Step 4: from matrix and locks to Dockerfiles and the bake file. Pure: no network, no clock."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from lockstep.arch import Arch
+from lockstep.base import Role, base_key, base_lock
+from lockstep.errors import LockstepError
+from lockstep.files import write_text
+from lockstep.layers import Layer, plan
+from lockstep.lock import Lock, inputs_of, read_lock
+from lockstep.matrix import Matrix
+from lockstep.paths import DOCKER, ROOT, STAGES
+
+STAGE_FILES = ("10-base.j2", "20-builder.j2", "30-layers.j2", "40-release.j2")
+BUILD_FILES = ("get_uv.py", "standalone.py", "install.py", "pyc.py", "files.py", "apply_patches.py", "patch_model.py")
+"""What install stages run. A change in one of them rebuilds every layer, so nothing else is copied there."""
+
+
+@dataclass(frozen=True)
+class LayerView:
+    """A layer as the template sees it."""
+
+    name: str
+    venvs: tuple[str, ...]
+    lines: tuple[str, ...]
+    patched: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ArchView:
+    """One architecture of one image as the template sees it."""
+
+    name: str
+    docker: str
+    platform: str
+    uv_platform: str
+    runtime_tar: str
+    builder_tar: str
+    layers: tuple[LayerView, ...]
+
+
+@dataclass(frozen=True)
+class ImageView:
+    """An image's own words."""
+
+    name: str
+    description: str
+    backends: tuple[str, ...]
+
+
+def render(matrix: Matrix, root: Path = ROOT) -> dict[Path, str]:
+    """Return every generated file and its text: a Dockerfile per image, bake.hcl and versions.schema.json.
+
+    LockstepError where a lock is missing, damaged, or older than what versions.yaml asks for.
+    """
+    templates = _templates()
+    locks = {(name, arch): _fresh(matrix, name, arch, root) for name in matrix.backends for arch in matrix.targets()}
+    files = {
+        root / "images" / name / "Dockerfile": _dockerfile(templates, matrix, name, locks, root)
+        for name in matrix.images
+    }
+    files[root / "bake.hcl"] = templates.get_template("bake.hcl.j2").render(
+        images=list(matrix.images),
+        arches=[_arch(matrix, arch, ()) for arch in matrix.targets()],
+        epoch=matrix.epoch,
+        default_target=f"{next(iter(matrix.images))}-{matrix.arches[0]}",
+    )
+    files[root / "versions.schema.json"] = json.dumps(Matrix.model_json_schema(), indent=2, sort_keys=True) + "\n"
+    return files
+
+
+def write(files: dict[Path, str]) -> list[Path]:
+    """Write what differs; return the paths written."""
+    return [path for path, text in files.items() if write_text(path, text)]
+
+
+def differing(files: dict[Path, str]) -> list[Path]:
+    """Return the paths whose text on disk is not what would be written now."""
+    return [path for path, text in files.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+
+
+def _templates() -> Environment:
+    # Guillemets occur in no shell, Dockerfile or HCL text, so nothing of those can be taken for a template's own.
+    return Environment(
+        loader=FileSystemLoader(STAGES),
+        undefined=StrictUndefined,
+        block_start_string="«%",
+        block_end_string="%»",
+        variable_start_string="«",
+        variable_end_string="»",
+        comment_start_string="«#",
+        comment_end_string="#»",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+def _fresh(matrix: Matrix, name: str, arch: Arch, root: Path) -> Lock:
+    lock = read_lock(name, arch, root)
+    if lock.inputs != inputs_of(matrix, name, arch):
+        raise LockstepError(
+            "versions.yaml has changed since this lock was made",
+            where=f"images/{name}/lock.{arch}.txt",
+            fix=f"run `make lock BACKEND={name}`",
+        )
+    return lock
+
+
+def _dockerfile(
+    templates: Environment, matrix: Matrix, name: str, locks: dict[tuple[str, Arch], Lock], root: Path
+) -> str:
+    image = matrix.images[name]
+    arches = [
+        _arch(matrix, arch, plan(matrix, name, {mate: locks[mate, arch] for mate in image.backends}))
+        for arch in matrix.targets()
+    ]
+    view = ImageView(name, image.description, tuple(image.backends))
+    text = "".join(
+        templates.get_template(file).render(
+            image=view,
+            arches=arches,
+            cuda=matrix.bases.cuda,
+            epoch=matrix.epoch,
+            uv_requirement=_uv_requirement(root),
+            build_files=" ".join(f"docker/build/{file}" for file in BUILD_FILES),
+            env=image_env(image.backends),
+            labels=_labels(matrix, name),
+        )
+        for file in STAGE_FILES
+    )
+    check_arguments(text, f"images/{name}/Dockerfile")
+    return text
+
+
+def _arch(matrix: Matrix, arch: Arch, layers: tuple[Layer, ...]) -> ArchView:
+    return ArchView(
+        name=arch.value,
+        docker=arch.docker,
+        platform=arch.platform,
+        uv_platform=arch.manylinux,
+        runtime_tar=_base_tar(matrix, arch, Role.RUNTIME),
+        builder_tar=_base_tar(matrix, arch, Role.BUILDER),
+        layers=tuple(_layer(layer) for layer in layers),
+    )
+
+
+def _base_tar(matrix: Matrix, arch: Arch, role: Role) -> str:
+    return f"build/base/{base_key(base_lock(arch, role, matrix), matrix.epoch)}/rootfs.tar"
+
+
+def _layer(layer: Layer) -> LayerView:
+    patched = tuple(wheel.name for wheel in layer.wheels if (DOCKER / "patches" / wheel.name).is_dir())
+    return LayerView(layer.name, layer.venvs, tuple(wheel.requirement() for wheel in layer.wheels), patched)
+
+
+def _uv_requirement(root: Path) -> str:
+    """Return uv's own pin and hashes out of requirements.txt, so that host and image use one uv (CASES D5)."""
+    text = (root / "requirements.txt").read_text(encoding="utf-8")
+    match = re.search(r"^uv==(?:.*\\\n)*.*$", text, re.MULTILINE)
+    if match is None:
+        raise LockstepError("does not pin uv", where="requirements.txt", fix="run `make requirements`")
+    return re.sub(r" *\\\n *", " ", match[0])
+
+
+def image_env(backends: list[str]) -> dict[str, str]:
+    """Return the whole environment of an image: the allow-list and its values.
+
+    Nothing else may be set: a variable of the image beats the job's own under enroot (CASES B7). The two NVIDIA_ ones
+    ask the container runtime for the driver; without them enroot's hook leaves it out.
+    """
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return {
+        # With one venv `python` is that venv's; with several, which one is meant must be said.
+        "PATH": f"/opt/venvs/{backends[0]}/bin:{path}" if len(backends) == 1 else path,
+        "LANG": "C.UTF-8",
+        "PYTHONNOUSERSITE": "1",
+        "UV_NO_SYNC": "1",
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+    }
+
+
+def _labels(matrix: Matrix, name: str) -> dict[str, str]:
+    """Return the labels of the OCI image specification (annotations.md) that hold without a clock or a commit."""
+    labels = {
+        "org.opencontainers.image.title": name,
+        "org.opencontainers.image.description": matrix.images[name].description or name,
+        "org.opencontainers.image.vendor": "Lockstep",
+    }
+    if matrix.source:
+        labels["org.opencontainers.image.source"] = matrix.source
+    return labels
+
+
+def check_arguments(text: str, where: str) -> None:
+    """Refuse a variable that a stage uses and does not declare: it would expand to nothing (CASES E6).
+
+    An ARG before the first FROM reaches FROM lines only. Inside a stage a name must come from its own ARG or ENV, or
+    from a stage that it is made FROM. Text of heredocs and single quotes is the shell's; so is `$(`.
+    """
+    known_global = {"BUILDARCH", "TARGETARCH", "BUILDPLATFORM", "TARGETPLATFORM"}
+    stages: dict[str, set[str]] = {}
+    current: set[str] | None = None
+    for number, line in _instructions(text):
+        word, _, rest = line.partition(" ")
+        expands = word in {"FROM", "COPY", "ADD", "ENV", "LABEL", "WORKDIR"}
+        used = set(re.findall(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)", rest)) if expands else set()
+        scope = known_global if current is None or word == "FROM" else current
+        if missing := sorted(used - scope):
+            raise LockstepError(
+                f"${missing[0]} is used where no ARG declares it, so it expands to nothing",
+                where=f"{where}:{number}",
+                fix="declare it with ARG in that stage (stages/)",
+            )
+        if word == "FROM":
+            words = [part for part in rest.split() if not part.startswith("--")]
+            current = set(stages.get(words[0], set()))
+            stages[words[-1]] = current
+        elif word in {"ARG", "ENV"}:
+            (known_global if current is None else current).update(re.findall(r"(?:^|\s)([A-Za-z_]\w*)(?==|$)", rest))
+
+
+def _instructions(text: str) -> list[tuple[int, str]]:
+    """Return (line number, instruction) with continuation lines joined, comments and heredoc bodies left out."""
+    found: list[tuple[int, str]] = []
+    lines = iter(enumerate(text.splitlines(), start=1))
+    for number, line in lines:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        joined = line
+        while joined.endswith("\\"):
+            joined = joined[:-1] + next(lines, (0, ""))[1]
+        found.append((number, joined))
+        if match := re.search(r"<<-?'?\"?(\w+)", joined):
+            for _, body in lines:
+                if body == match[1]:
+                    break
+    return found
