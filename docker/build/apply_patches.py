@@ -59,6 +59,8 @@ class Removal:
     versions: Range
     path: str
     why: str
+    needs: tuple[str, ...] = ()
+    """Packages that the venv must hold, because the removed files would be used in their place."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def load_removals(folder: Path) -> list[Removal]:
     removals = []
     for table in tomllib.loads(path.read_text()).get("remove", []):
         try:
-            removal = Removal(table["id"], Range.parse(table["versions"]), table["path"], table["why"])
+            needs = tuple(table.get("needs", ()))
+            removal = Removal(table["id"], Range.parse(table["versions"]), table["path"], table["why"], needs)
         except KeyError as error:
             raise PatchError(f"{path.name}: a removal lacks {error}") from None
         if Path(removal.path).is_absolute() or ".." in Path(removal.path).parts:
@@ -263,8 +266,8 @@ class Job:
             self._plan_removal(removal)
 
     def _check_record(self, path: str, before: str, after: str) -> None:
-        known = self._record.sha256(path)
-        if known not in {before, after}:
+        # The hash is of the file as it is; or of before or after, where a run was cut short before it wrote RECORD.
+        if self._record.sha256(path) not in {_sha256((self._read(path) or "").encode()), before, after}:
             raise PatchError(
                 f"{self._dist.name} {self._dist.version}: {path} is not the file that RECORD lists; "
                 "install the wheel again before patching"
@@ -414,6 +417,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--patches", type=Path, help="the folder that holds one folder per package")
     parser.add_argument("--package", action="append", default=[], help="patch this package only; it must be installed")
     parser.add_argument("--report", type=Path, help="where to write the JSON report")
+    parser.add_argument(
+        "--report-dir", type=Path, help="write one report per venv and package, VENV.PACKAGE.json, here"
+    )
     parser.add_argument("--compile", action="store_true", help="compile the patched files' bytecode anew")
     parser.add_argument("--merge", type=Path, nargs="+", help="join these reports into --report, and do nothing else")
     args = parser.parse_args(argv)
@@ -428,6 +434,11 @@ def main(argv: list[str] | None = None) -> int:
             entries = run(args.venv, args.patches, args.package, compile_bytecode=args.compile)
         if args.report:
             write_report(args.report, entries)
+        if args.report_dir:
+            # Layers of one image then never write the same path.
+            for venv, package in sorted({(entry.venv, entry.package) for entry in entries}):
+                rows = [entry for entry in entries if (entry.venv, entry.package) == (venv, package)]
+                write_report(args.report_dir / f"{Path(venv).name}.{_canonical(package)}.json", rows)
     except (PatchError, OSError, UnicodeDecodeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
