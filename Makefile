@@ -59,3 +59,15 @@ lock-base: setup ## lock the Debian packages of the base as the archive is now
 	@$(LOCKSTEP) lock-base
 base: setup ## make the base's root file systems for ARCH
 	@$(LOCKSTEP) base --arch $(ARCH)
+
+.PHONY: audit diff explain
+audit: setup ## look for faults inside IMAGE for ARCH, or inside AT=<venv, root, layout, tar or lock>; runs nothing of it
+	@$(LOCKSTEP) audit $(or $(AT),build/oci/$(IMAGE).$(ARCH))
+diff: setup ## say what changed from image A=… to image B=… (layouts, tars or references)
+	@$(LOCKSTEP) diff $(A) $(B)
+explain: setup ## say who holds package PKG=… where it is in BACKEND=…
+	@$(LOCKSTEP) explain $(PKG) --backend $(BACKEND) --arch $(ARCH)
+
+.PHONY: check-source
+check-source: setup ## say what PACKAGE=vllm breaks in the tree DIR=… at TO=… (FROM=… tells what is new)
+	@$(LOCKSTEP) check-source $(DIR) --package $(or $(PACKAGE),vllm) --to $(TO) $(if $(FROM),--from $(FROM))

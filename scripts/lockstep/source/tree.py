@@ -1,0 +1,145 @@
+"""The downstream code: a folder of Python files, found by path and by dotted name."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from lockstep.errors import LockstepError
+from lockstep.source.model import Module, parse
+
+# Folders that hold other people's code or none at all.
+_SKIPPED = {
+    "__pycache__",
+    "node_modules",
+    "site-packages",
+    ".git",
+    ".venv",
+    "venv",
+    ".tox",
+    ".nox",
+    ".mypy_cache",
+    "build",
+}
+# A generated file of more bytes than this holds data, not calls; parsing one of 50 MB would take minutes.
+_LARGEST = 4 << 20
+
+
+@dataclass(eq=False)
+class Tree:
+    """Every .py file below a folder, or one file. Parsing waits until a file is asked for."""
+
+    root: Path
+    broken: dict[Path, str] = field(default_factory=dict)
+    large: list[Path] = field(default_factory=list)
+    _parsed: dict[Path, Module | None] = field(default_factory=dict)
+    _texts: dict[Path, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.root = self.root.resolve()
+        if not self.root.exists():
+            raise LockstepError("there is no such folder", where=str(self.root), fix="name the downstream tree")
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """The tree's Python files in a fixed order; hidden folders, virtual environments and build output left out."""
+        if self.root.is_file():
+            return [self.root]
+        found: list[Path] = []
+        for folder, folders, names in os.walk(self.root):
+            here = Path(folder)
+            folders[:] = sorted(
+                name
+                for name in folders
+                if name not in _SKIPPED and not name.startswith(".") and not (here / name / "pyvenv.cfg").exists()
+            )
+            found += [here / name for name in sorted(names) if name.endswith(".py")]
+        return found
+
+    @cached_property
+    def _by_last(self) -> dict[str, list[tuple[tuple[str, ...], Path]]]:
+        found: dict[str, list[tuple[tuple[str, ...], Path]]] = {}
+        for path in self.files:
+            parts = path.relative_to(self.root.parent).with_suffix("").parts
+            if parts[-1] == "__init__":
+                parts = parts[:-1]
+            if parts:
+                found.setdefault(parts[-1], []).append((parts, path))
+        return found
+
+    @cached_property
+    def tops(self) -> set[str]:
+        """Every first part that a dotted name of the tree's modules may have: only such names are looked up."""
+        return {part for entries in self._by_last.values() for parts, _ in entries for part in parts}
+
+    def text(self, path: Path) -> bytes:
+        """Return a file's bytes; nothing for one that cannot be read, which is then listed as broken."""
+        if path not in self._texts:
+            try:
+                if path.stat().st_size > _LARGEST:
+                    self.large.append(path)
+                    self._texts[path] = b""
+                else:
+                    self._texts[path] = path.read_bytes()
+            except OSError as error:
+                self.broken[path] = f"cannot be read: {error.strerror}"
+                self._texts[path] = b""
+        return self._texts[path]
+
+    def module(self, path: Path) -> Module | None:
+        """Return a file's module, or None where it does not parse (then `broken` says why)."""
+        if path not in self._parsed:
+            self._parsed[path] = self._parse(path)
+        return self._parsed[path]
+
+    def _parse(self, path: Path) -> Module | None:
+        text = self.text(path)
+        if path in self.broken:
+            return None
+        try:
+            tree = parse(text)
+        except SyntaxError as error:
+            self.broken[path] = f"line {error.lineno or 0}: {error.msg}"
+            return None
+        except (ValueError, RecursionError, MemoryError) as error:
+            self.broken[path] = str(error) or type(error).__name__
+            return None
+        return Module(
+            name=self.dotted(path),
+            path=self.relative(path),
+            is_package=path.name == "__init__.py",
+            is_stub=False,
+            owner="tree",
+            text=text,
+            tree=tree,
+        )
+
+    def relative(self, path: Path) -> str:
+        """Return the path as messages name it: from the tree's root."""
+        return path.name if path == self.root else str(path.relative_to(self.root))
+
+    def dotted(self, path: Path) -> str:
+        """Return the name that the file's module has: from the folder above its topmost package.
+
+        A folder without `__init__.py` between two packages is a namespace package and belongs to the name.
+        """
+        top = path.parent
+        here = path.parent
+        while here != here.parent:
+            if (here / "__init__.py").is_file():
+                top = here.parent
+            elif here == self.root or self.root not in here.parents:
+                break
+            here = here.parent
+        parts = path.relative_to(top).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts) or path.parent.name
+
+    def find(self, name: str) -> Path | None:
+        """Return the one file whose path ends in the dotted name, or None where there is none or more than one."""
+        parts = tuple(name.split("."))
+        hits = [path for have, path in self._by_last.get(parts[-1], []) if have[-len(parts) :] == parts]
+        exact = [path for path in hits if self.dotted(path) == name]
+        chosen = exact or hits
+        return chosen[0] if len(chosen) == 1 else None

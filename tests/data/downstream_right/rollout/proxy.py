@@ -1,0 +1,5 @@
+"""Stands for the engine in vLLM's HTTP server, and asks a remote one."""
+
+
+class RemoteEngine:
+    pass
