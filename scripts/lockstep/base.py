@@ -14,14 +14,14 @@ import time
 from enum import StrEnum
 from pathlib import Path
 
-from lockstep import base_tar
+from lockstep import base_pyc, base_tar
 from lockstep.arch import Arch, host_arch
 from lockstep.console import megabytes, note
 from lockstep.debian import require_mmdebstrap, tool_environment
 from lockstep.debs import DebLock, apt_state, fetch_debs, local_repository, lock_base, read_lock
 from lockstep.disk import require_disk
 from lockstep.errors import LockstepError
-from lockstep.files import replacing, write_text
+from lockstep.files import replacing, sha256_file, write_text
 from lockstep.matrix import Matrix, load
 from lockstep.paths import BUILD, ROOT, state_dir
 from lockstep.run import run
@@ -29,7 +29,7 @@ from lockstep.run import run
 LOCKS = ROOT / "bases" / "bootstrap"
 
 # Part of the key of every base: raise it when this module or base_tar makes other bytes from the same lock.
-_RECIPE = "2"
+_RECIPE = "3"
 
 
 class Role(StrEnum):
@@ -88,7 +88,8 @@ def base_lock(arch: Arch, role: Role, matrix: Matrix) -> DebLock:
 
 def base_key(lock: DebLock, epoch: int) -> str:
     """Return what identifies a base: equal keys mean equal bytes."""
-    return hashlib.sha256(f"{_RECIPE}\n{epoch}\n{lock.text()}".encode()).hexdigest()[:32]
+    text = f"{_RECIPE}\n{epoch}\n{sha256_file(base_pyc.COMPILER)}\n{lock.text()}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def make_base(arch: Arch, role: Role, matrix: Matrix | None = None) -> Path:
@@ -107,7 +108,7 @@ def make_base(arch: Arch, role: Role, matrix: Matrix | None = None) -> Path:
     with (kept.parent / "lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)  # two `make` at once make it once
         if not kept.is_file():
-            _make(lock, matrix.epoch, kept, str(lock_path(arch, role).relative_to(ROOT)), role)
+            _make(lock, matrix, kept, str(lock_path(arch, role).relative_to(ROOT)), role)
     with replacing(here) as part:
         part.unlink()
         try:
@@ -117,10 +118,12 @@ def make_base(arch: Arch, role: Role, matrix: Matrix | None = None) -> Path:
     return here
 
 
-def _make(lock: DebLock, epoch: int, target: Path, where: str, role: Role) -> None:
-    began = time.monotonic()
+def _make(lock: DebLock, matrix: Matrix, target: Path, where: str, role: Role) -> None:
+    foreign = lock.arch is not host_arch()
     require_mmdebstrap("making the base")
-    if lock.arch is not host_arch():
+    native = _native_python(lock, matrix, where) if foreign else None
+    began = time.monotonic()
+    if foreign:
         from lockstep.engine_binfmt import ensure_binfmt
 
         ensure_binfmt(lock.arch)
@@ -141,7 +144,7 @@ def _make(lock: DebLock, epoch: int, target: Path, where: str, role: Role) -> No
                 "--variant=essential",
                 f"--architectures={lock.arch.docker}",
                 # Under emulation mmdebstrap would look for its own way to emulate; ensure_binfmt has seen to it.
-                *(() if lock.arch is host_arch() else ("--skip=check/qemu",)),
+                *(("--skip=check/qemu",) if foreign else ()),
                 f"--include={','.join(deb.name for deb in lock.debs)}",
                 "--aptopt=Acquire::Languages none",
                 "--dpkgopt=force-unsafe-io",  # no fsync for each file of a tree that is thrown away
@@ -150,13 +153,30 @@ def _make(lock: DebLock, epoch: int, target: Path, where: str, role: Role) -> No
                 # copy: puts the files where the new root's dpkg sees them; the lock has vouched for their bytes.
                 f"deb [trusted=yes] copy:{repository} ./",
             ],
-            env={**tool_environment(epoch), "TMPDIR": folder},
+            env={**tool_environment(matrix.epoch), "TMPDIR": folder},
         )
+        stdlib = Path(folder) / "stdlib"
+        stdlib.mkdir()
+        bytecode = base_pyc.compile_stdlib(raw, native or raw, matrix.python, stdlib)
         with replacing(target) as part:
-            installed = base_tar.normalise(raw, part, epoch)
+            installed = base_tar.normalise(raw, part, matrix.epoch, bytecode)
             _refuse_others(lock, installed, where)
             part.chmod(0o644)
     note(f"made the {role} base for {lock.arch} in {time.monotonic() - began:.0f} s")
+
+
+def _native_python(lock: DebLock, matrix: Matrix, where: str) -> Path:
+    """Return this machine's own base, whose Python compiles the other's library: it must be the same Python."""
+    own = base_lock(host_arch(), Role.RUNTIME, matrix)
+    name = f"python{matrix.python}"
+    versions = {next((deb.version for deb in each.debs if deb.name == name), "none") for each in (lock, own)}
+    if len(versions) > 1:
+        raise LockstepError(
+            f"the bases of the two architectures have different versions of {name}: {' and '.join(sorted(versions))}",
+            where=where,
+            fix="run `make lock-base` when the archive has the same for both",
+        )
+    return make_base(host_arch(), Role.RUNTIME, matrix)
 
 
 def _refuse_others(lock: DebLock, installed: list[base_tar.Installed], where: str) -> None:

@@ -10,6 +10,7 @@ import copy
 import io
 import re
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,11 +37,6 @@ _DROP = re.compile(
 # Of a package's documentation only its licence stays: it is what lets the image be passed on.
 _DOC = re.compile(r"usr/share/doc/[^/]+/(?!copyright$).+")
 
-# Debian's own example of its archive's addresses, from the locked apt package: where an image built FROM this one
-# gets packages. Taken from there so that it is neither the builder's mirror nor an address kept here.
-_SOURCES_EXAMPLE = "usr/share/doc/apt/examples/debian.sources"
-_SOURCES = "etc/apt/sources.list.d/debian.sources"
-
 
 @dataclass(frozen=True)
 class Installed:
@@ -56,21 +52,25 @@ def kept(path: str) -> bool:
     return not _DROP.fullmatch(path) and not _DOC.fullmatch(path)
 
 
-def normalise(source: Path, target: Path, epoch: int) -> list[Installed]:
+def normalise(source: Path, target: Path, epoch: int, extra: Mapping[str, bytes] | None = None) -> list[Installed]:
     """Write `source`'s members to `target` without residue, sorted, with no time after `epoch` (seconds since 1970).
 
-    Return what its dpkg database says is installed. Owners are numbers, names are left out; hard links stay hard links;
-    file capabilities stay. LockstepError where a file that stays is a link to one that does not.
+    extra holds files to add by their path; their folders are made too. Owners are numbers, names are left out; hard
+    links stay hard links and file capabilities stay. Return what its dpkg database says is installed. LockstepError
+    where a file that stays is a link to one that does not.
     """
     with tarfile.open(source) as archive, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as made:
         members = {_path(member.name): member for member in archive}
-        for path, content in _written(archive, members).items():
+        members = {path: member for path, member in members.items() if kept(path)}
+        for path, content in {**_written(archive), **(extra or {})}.items():
             members[path] = _file(path, content)
+            parent = path.rpartition("/")[0]
+            if parent not in members:
+                members[parent] = _folder(parent)
+        # By folder, so that a folder comes before what is in it whatever characters follow its name.
         for path in sorted(members, key=lambda path: path.split("/")):
-            if not kept(path) and path not in (_SOURCES,):
-                continue
             member = _clean(members[path], path, epoch)
-            if member.islnk() and not kept(member.linkname):
+            if member.islnk() and member.linkname not in members:
                 raise LockstepError(f"{path} is a hard link to {member.linkname}, which does not stay in the base")
             if not member.isreg():
                 made.addfile(member)
@@ -94,13 +94,24 @@ def _file(path: str, content: bytes) -> _Made:
     return member
 
 
-def _written(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo]) -> dict[str, bytes]:
+def _folder(path: str) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(path)
+    member.type = tarfile.DIRTYPE
+    member.mode = 0o755
+    return member
+
+
+def _written(archive: tarfile.TarFile) -> dict[str, bytes]:
     # An empty machine-id is set at first boot or left alone (machine-id(5)); a missing one makes some programs fail.
     files = {"etc/machine-id": b""}
-    if _SOURCES_EXAMPLE in members:
-        example = archive.extractfile(members[_SOURCES_EXAMPLE])
-        if example:
-            files[_SOURCES] = example.read()
+    # Debian's own example of its archive's addresses, from the locked apt package: where an image built FROM this one
+    # gets packages. Taken from there so that it is neither the builder's mirror nor an address kept here.
+    try:
+        example = archive.extractfile("./usr/share/doc/apt/examples/debian.sources")
+    except KeyError:
+        return files  # a base without apt
+    if example:
+        files["etc/apt/sources.list.d/debian.sources"] = example.read()
     return files
 
 

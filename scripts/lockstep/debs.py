@@ -234,6 +234,13 @@ def _download(wanted: Sequence[LockedDeb], state: AptState, where: str) -> None:
             path.replace(deb_path(deb))
 
 
+def download_newest(name: str, state: AptState, folder: Path) -> Path:
+    """Fetch the newest file of a package into `folder` and return its path; apt verifies it against signed lists."""
+    run(["apt-get", "-qq", "download", name], env=state.env, cwd=folder)
+    (path,) = folder.glob(f"{name}_*.deb")
+    return path
+
+
 def local_repository(lock: DebLock, paths: Sequence[Path], folder: Path) -> None:
     """Write a flat package repository of exactly the locked packages into `folder`, which must be empty.
 

@@ -170,7 +170,7 @@ def _private_client(where: EngineDir, host: str) -> Engine:
 
 
 def _names_private() -> bool:
-    """Return whether DOCKER_HOST is the private engine's own socket: a shell that `make engine` told how to reach it."""
+    """Return whether DOCKER_HOST is the private engine itself: a shell that `make engine` told how to reach it."""
     return os.environ.get("DOCKER_HOST") == f"unix://{engine_dir().socket}"
 
 
