@@ -50,6 +50,7 @@ class Options:
     cache: bool = True
     workers: int = 2
     today: datetime.date | None = None
+    python: str = "3.13"
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Subject:
 
 
 def audit(
-    path: Path, options: Options, *, rules: AuditRules | None = None, wanted: Mapping[str, Wanted] | None = None
+    path: Path, options: Options, rules: AuditRules | None = None, wanted: Mapping[str, Wanted] | None = None
 ) -> Audit:
     """Audit a path and return what was found. LockstepError where it is nothing that can be audited."""
     started = time.monotonic()

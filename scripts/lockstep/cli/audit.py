@@ -13,10 +13,12 @@ from lockstep.arch import Arch
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(audit)
+    app.command()(diff)
+    app.command()(explain)
 
 
 def audit(
-    path: Annotated[Path, typer.Argument(help="a venv, a root file system, an OCI layout, or an image's tar")],
+    path: Annotated[Path, typer.Argument(help="a venv, a root file system, an OCI layout, an image's tar, or a lock")],
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64; read from the image or its libraries by default")] = "",
     backend: Annotated[str, typer.Option(help="the backend of versions.yaml that a lone venv is")] = "",
     base: Annotated[Path | None, typer.Option(help="a root file system to take the base's libraries from")] = None,
@@ -30,12 +32,16 @@ def audit(
         bool, typer.Option("--verbose", "-v", help="also print what is accounted for, and notes")
     ] = False,
 ) -> None:
-    """Say what is wrong inside a venv or an image; nothing of it is run. Exit code 1 where something is."""
+    """Say what is wrong inside a venv or an image; nothing of it is run. Exit code 1 where something is.
+
+    Of a lock, the wheels' own directories and requirements are read where they lie, and no wheel is downloaded.
+    """
     from lockstep.audit.finding import CHECKS
     from lockstep.audit.matrix import rules_of, wanted_of
     from lockstep.audit.report import as_json, print_audit
     from lockstep.audit.run import Options
     from lockstep.audit.run import audit as run_audit
+    from lockstep.audit.wheels import audit_lock, is_lock
     from lockstep.console import out
     from lockstep.errors import LockstepError
 
@@ -51,13 +57,65 @@ def audit(
         checks=checks,
         hashed=not fast,
     )
-    result = run_audit(path, options, rules=rules_of(), wanted=wanted_of(options.arch))
+    rules, wanted = rules_of(), wanted_of(options.arch)
+    result = audit_lock(path, options, rules, wanted) if is_lock(path) else run_audit(path, options, rules, wanted)
     if json:
         out.file.write(as_json(result))
     else:
         print_audit(result, verbose=verbose)
     if not result.ok:
         raise typer.Exit(1)
+
+
+def diff(
+    a: Annotated[str, typer.Argument(help="an OCI layout, an image's tar, or a reference in a registry")],
+    b: Annotated[str, typer.Argument(help="the other image")],
+    arch: Annotated[str, typer.Option(help="x86_64 or aarch64, where an image has both")] = "",
+    probes_a: Annotated[Path | None, typer.Option(help="the probe record of A")] = None,
+    probes_b: Annotated[Path | None, typer.Option(help="the probe record of B")] = None,
+    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Say what changed from image A to image B. Exit code 1 where a probe passes in A and fails in B."""
+    import json as encoder
+
+    from lockstep.console import out
+    from lockstep.diff import CLASSES, compare, probe_record, read_side
+    from lockstep.diff_report import print_difference
+
+    target = _arch(arch)
+    found = compare(
+        read_side(a, target, probes_a or probe_record(a)), read_side(b, target, probes_b or probe_record(b))
+    )
+    if json:
+        out.file.write(encoder.dumps(found.plain(), indent=2) + "\n")
+    else:
+        print_difference(found)
+    if found.probes[CLASSES[0]]:
+        raise typer.Exit(1)
+
+
+def explain(
+    package: Annotated[str, typer.Argument(help="the package")],
+    backend: Annotated[str, typer.Option(help="the backend of versions.yaml")],
+    arch: Annotated[str, typer.Option(help="x86_64 or aarch64; this machine's by default")] = "",
+    offline: Annotated[bool, typer.Option("--offline", help="do not ask the index for newer releases")] = False,
+) -> None:
+    """Say why a package is at its version: who requires it, and which bound, override or cap decides."""
+    from rich.markup import escape
+
+    from lockstep.arch import host_arch
+    from lockstep.console import out, table
+    from lockstep.explain_lock import explain_locked
+
+    found = explain_locked(package, backend, _arch(arch) or host_arch(), ask_index=not offline)
+    out.print(escape(f"{found.package} {found.version or '(not locked)'} in {backend} on {found.arch}"))
+    if found.bounds:
+        rows = table("said by", "bound", "in force", "why")
+        for bound in found.bounds:
+            force = "broken" if bound.in_force and not bound.allows else "yes" if bound.in_force else "overridden"
+            rows.add_row(escape(bound.source), escape(bound.text), force, escape(bound.why))
+        out.print(rows)
+    out.print(escape(found.verdict()), soft_wrap=True)
 
 
 def _arch(text: str) -> Arch | None:
