@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import lzma
 import re
+import struct
 import time
 import zipfile
 import zlib
@@ -33,6 +35,11 @@ from lockstep.index import RemoteWheel, files_of, open_wheel
 from lockstep.lock import LockedWheel, parse_lock
 from lockstep.paths import WHEELS, state_dir
 
+# What zipfile raises over damage: besides its own error, those of an impossible offset, name, method or encryption flag.
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError, struct.error,
+    OverflowError, lzma.LZMAError,
+)  # fmt: skip
 _FORMAT = 1
 _FIX = "download it again, or choose another version"
 # Requests in flight: an index answers in tens of milliseconds, and a lock names some 200 wheels.
@@ -66,7 +73,7 @@ def card_of(wheel: RemoteWheel | Path) -> Card:
         with open_wheel(wheel) as archive:
             members = archive.infolist()
             text = _metadata(archive, filename)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+    except _DAMAGE as error:
         raise LockstepError(f"is not a sound wheel: {error}", where=filename, fix=_FIX) from None
     fields = header_fields(text)
     try:
@@ -223,5 +230,5 @@ def wheel_elves(wheel: RemoteWheel | Path) -> Iterator[tuple[str, Elf | str]]:
                     yield _target(item.filename), parse_elf(data)
                 except ElfError as error:
                     yield _target(item.filename), str(error)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+    except _DAMAGE as error:
         raise LockstepError(f"is not a sound wheel: {error}", where=filename, fix=_FIX) from None

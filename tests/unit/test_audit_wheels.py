@@ -1,0 +1,142 @@
+"""Cards of wheels, and faults of a lock seen from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from auditkit import library, wheel
+from lockstep.arch import Arch
+from lockstep.audit.elf import Elf
+from lockstep.audit.run import Options
+from lockstep.audit.waivers import AuditRules
+from lockstep.audit.wheels import audit_lock, card_of, check_cards, is_lock, locked_cards, overlap_of_lock, wheel_elves
+from lockstep.errors import LockstepError
+from lockstep.lock import Lock, LockedWheel, format_lock
+
+
+def locked(path: Path) -> LockedWheel:
+    name, version = path.name.split("-")[:2]
+    data = path.read_bytes()
+    return LockedWheel(
+        name.replace("_", "-"), version, path.name, hashlib.sha256(data).hexdigest(), len(data), "compile"
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LOCKSTEP_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr("lockstep.audit.wheels.WHEELS", tmp_path / "wheels")
+    return tmp_path / "wheels"
+
+
+def test_card_spreads_the_data_folder_and_leaves_out_dist_info(tmp_path: Path) -> None:
+    files = {"pkg/__init__.py": b"", "pkg-1.data/scripts/tool": b"#!python", "pkg-1.data/purelib/pkg/more.py": b"x"}
+    card = card_of(wheel(tmp_path, "pkg", "1", files, ["numpy<2.5", 'x; extra == "y"']))
+    assert set(card.files) == {"pkg/__init__.py", "../../../bin/tool", "pkg/more.py"}
+    assert (card.label, card.requires) == ("pkg 1", ("numpy<2.5", 'x; extra == "y"'))
+
+
+def test_A3_overlap_is_seen_at_lock_time(store: Path) -> None:
+    one = wheel(store, "libs-base", "4.5.2", {"dsl/a.py": b"a", "dsl/b.py": b"b", "dsl/only.py": b""})
+    two = wheel(store, "libs-cu13", "4.5.2", {"dsl/a.py": b"a", "dsl/b.py": b"B"})
+    wheels = [locked(one), locked(two)]
+    (found,) = overlap_of_lock(wheels)
+    assert (found.first, found.second) == ("libs-base 4.5.2", "libs-cu13 4.5.2")
+    assert (found.paths, found.different) == (("dsl/a.py", "dsl/b.py"), ("dsl/b.py",))
+    one.unlink()
+    assert len(locked_cards(wheels)) == 2, "a card that is known needs no wheel"
+
+
+def test_lock_is_audited_by_the_rules_of_its_backend(store: Path, tmp_path: Path) -> None:
+    made = [wheel(store, "one", "1", {"top.py": b"1"}, ["two>=2"]), wheel(store, "two", "1", {"top.py": b"2"})]
+    lock = Lock("v", Arch.AARCH64, "0" * 16, tuple(locked(path) for path in made))
+    path = tmp_path / "images/v/lock.aarch64.txt"
+    path.parent.mkdir(parents=True)
+    path.write_text(format_lock(lock))
+    assert is_lock(path)
+    found = audit_lock(path, Options(), AuditRules(), {})
+    assert [(item.check, item.kind, item.venv) for item in found.findings] == [
+        ("overlap", "different", "v"),
+        ("metadata", "broken", "v"),
+    ]
+    waiver = {"check": "overlap", "backend": "v", "path": "top.py", "why": "a stray file", "expires": "2999-01-01"}
+    rules = AuditRules.model_validate({"waivers": [waiver]})
+    assert [item.level for item in audit_lock(path, Options(), rules, {}).findings] == ["waived", "fail"]
+
+
+def test_cards_tell_a_broken_bound(tmp_path: Path) -> None:
+    numba = card_of(wheel(tmp_path, "numba", "0.65.0", {}, ["numpy<2.5"]))
+    numpy = card_of(wheel(tmp_path, "numpy", "2.5.1", {}))
+    (found,) = check_cards([numba, numpy], Arch.X86_64, "3.13")
+    assert found.what == "numba 0.65.0 requires numpy<2.5: numpy 2.5.1 is installed"
+
+
+def test_elves_of_a_wheel(tmp_path: Path) -> None:
+    data = library(tmp_path / "ext.so", "int f(void) { return 0; }").read_bytes()
+    made = wheel(tmp_path, "pkg", "1", {"pkg/ext.so": data, "pkg/cut.so": data[:100], "pkg/text.so": b"INPUT(x)"})
+    whole, cut = wheel_elves(made)
+    assert isinstance(whole[1], Elf)
+    assert whole[1].exports() == {"f"}
+    assert cut == ("pkg/cut.so", "is a truncated ELF file: its program headers lie past its end")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"<html>404</html>", b"\x50\x4b\x05\x06" + bytes(18)])
+def test_wheel_that_is_no_zip_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "pkg-1-py3-none-any.whl"
+    path.write_bytes(content)
+    with pytest.raises(LockstepError, match=r"pkg-1-py3-none-any\.whl: is not a wheel"):
+        card_of(path)
+
+
+def test_wheel_with_a_wrong_name_or_a_damaged_member(tmp_path: Path) -> None:
+    made = wheel(tmp_path, "pkg", "1", {"pkg/ext.so": b"\x7fELF" + bytes(500)})
+    bad = tmp_path / "nonsense.whl"
+    bad.write_bytes(made.read_bytes())
+    with pytest.raises(LockstepError, match="is not a wheel"):
+        card_of(bad)
+    data = bytearray(made.read_bytes())
+    with zipfile.ZipFile(made) as archive:
+        at = archive.getinfo("pkg/ext.so").header_offset + 50
+    data[at : at + 4] = b"\xff\xff\xff\xff"
+    made.write_bytes(bytes(data))
+    with pytest.raises(LockstepError, match="is not a sound wheel"):
+        list(wheel_elves(made))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    places=st.lists(st.tuples(st.integers(0, 2000), st.binary(min_size=1, max_size=6)), max_size=5),
+    keep=st.integers(0, 2000),
+)
+def test_any_damage_to_a_wheel_is_survived(
+    tmp_path_factory: pytest.TempPathFactory, places: list[tuple[int, bytes]], keep: int
+) -> None:
+    folder = tmp_path_factory.mktemp("w")
+    made = wheel(folder, "pkg", "1", {"pkg/a.so": b"\x7fELF" + bytes(100), "pkg/b.py": b"x = 1"}, ["y"])
+    data = bytearray(made.read_bytes())
+    for at, junk in places:
+        start = at % len(data)
+        data[start : start + len(junk)] = junk
+    made.write_bytes(bytes(data[: max(keep, len(data) // 2)]))
+    said = ""
+    try:
+        card_of(made)
+        list(wheel_elves(made))
+    except LockstepError as error:
+        said = str(error)
+    assert "Traceback" not in said
+
+
+def test_notes_of_cards_that_are_damaged_are_made_again(store: Path) -> None:
+    made = locked(wheel(store, "pkg", "1", {"a.py": b""}))
+    (first,) = locked_cards([made])
+    (note,) = (store.parent / "state/wheel-index").iterdir()
+    note.write_text(json.dumps({"name": "x"}))
+    assert locked_cards([made]) == [first]
