@@ -71,3 +71,17 @@ explain: setup ## say who holds package PKG=… where it is in BACKEND=…
 .PHONY: check-source
 check-source: setup ## say what PACKAGE=vllm breaks in the tree DIR=… at TO=… (FROM=… tells what is new)
 	@$(LOCKSTEP) check-source $(DIR) --package $(or $(PACKAGE),vllm) --to $(TO) $(if $(FROM),--from $(FROM))
+
+.PHONY: wheels wheels-status lock-wheels mirror mirror-push mirror-pull
+wheels: setup ## build the wheels that are compiled from source (PACKAGE=, LINE=, COLD=1 builds again and compares, MEMORY_GB=)
+	@$(LOCKSTEP) wheels --arch $(ARCH) $(if $(PACKAGE),--package $(PACKAGE)) $(if $(LINE),--line $(LINE)) $(if $(COLD),--cold) $(if $(MEMORY_GB),--memory-gb $(MEMORY_GB))
+wheels-status: setup ## print which compiled wheels the store has, and whether two builds of each were equal
+	@$(LOCKSTEP) wheels --status --arch $(ARCH)
+lock-wheels: setup ## lock the build environments of the compiled wheels (PACKAGE=, UPGRADE=pkg|all)
+	@$(LOCKSTEP) lock-wheels $(if $(PACKAGE),--package $(PACKAGE)) $(if $(UPGRADE),--upgrade $(UPGRADE))
+mirror: setup ## fetch, check and keep the wheels that no build may depend on fetching (PACKAGE=)
+	@$(LOCKSTEP) mirror $(if $(PACKAGE),--package $(PACKAGE)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH))
+mirror-push: setup ## push the mirrored wheels to a registry (TO=REGISTRY/NAME)
+	@$(LOCKSTEP) mirror-push $(TO)
+mirror-pull: setup ## pull mirrored wheels from a registry (FROM=REGISTRY/NAME)
+	@$(LOCKSTEP) mirror-pull $(FROM)

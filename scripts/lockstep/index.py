@@ -127,17 +127,20 @@ def _page(name: str, index: str) -> tuple[RemoteWheel, ...]:
     )
 
 
-def files_of(name: str, version: str | None = None) -> list[RemoteWheel]:
+def files_of(name: str, version: str | None = None, index: str | None = None) -> list[RemoteWheel]:
     """List the wheels and sdists of a package, of one version where given. LockstepError where there are none.
+
+    `index` is the address of another simple index than the default one.
 
     An sdist is listed too (its file name does not end in .whl), so that a message can say what there is instead.
     """
-    found = [item for item in _page(canonicalize_name(name), index_url()) if version in (None, item.version)]
+    index = index or index_url()
+    found = [item for item in _page(canonicalize_name(name), index) if version in (None, item.version)]
     if not found:
-        known = sorted({item.version for item in _page(canonicalize_name(name), index_url())})
+        known = sorted({item.version for item in _page(canonicalize_name(name), index)})
         raise LockstepError(
             f"{name} has no version {version}",
-            where=f"index {redact(index_url())}",
+            where=f"index {redact(index)}",
             fix=f"choose one of the last: {', '.join(known[-5:])}",
         )
     return found

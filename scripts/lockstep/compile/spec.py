@@ -80,12 +80,10 @@ class CompileSpec(Model):
         str, Field(pattern=r"^[A-Za-z0-9._/-]*$", description="folder of the source that holds the Python project")
     ] = ""
     cuda: Annotated[
-        str, Field(pattern=r"^\d+\.\d+$", description="release of nvcc and the CUDA headers; must be torch's own")
+        str | None,
+        Field(pattern=r"^\d+\.\d+$", description="release of nvcc and the CUDA headers, torch's own; null: no CUDA"),
     ] = "13.0"
-    cuda_arches: Annotated[
-        list[CudaArch],
-        Field(min_length=1, description="the GPUs it is compiled for"),
-    ]
+    cuda_arches: Annotated[list[CudaArch], Field(description="the GPUs it is compiled for")] = []
     gencode: Annotated[
         Literal["check", "replace"],
         Field(
@@ -119,18 +117,12 @@ class CompileSpec(Model):
     ]
 
     @model_validator(mode="after")
-    def _jobs_make_sense(self) -> CompileSpec:
+    def _gpus_are_named(self) -> CompileSpec:
         if len(set(self.cuda_arches)) != len(self.cuda_arches):
             raise ValueError("cuda_arches names an architecture twice")
+        if bool(self.cuda) != bool(self.cuda_arches):
+            raise ValueError("cuda_arches says for which GPUs a CUDA package is compiled: give it, or set cuda: null")
         return self
-
-    def torch_arch_list(self) -> str:
-        """Return the list as TORCH_CUDA_ARCH_LIST takes it: "9.0;10.0"."""
-        return ";".join(self.cuda_arches)
-
-    def sm_numbers(self) -> str:
-        """Return the list as NVTE_CUDA_ARCHS, FLASH_ATTN_CUDA_ARCHS and CUDAARCHS take it: "90;100"."""
-        return ";".join(arch.replace(".", "") for arch in self.cuda_arches)
 
 
 class CacheKey(Model):
