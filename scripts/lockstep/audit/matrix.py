@@ -16,8 +16,7 @@ def rules_of(matrix: Matrix | None = None) -> AuditRules:
         if not VERSIONS.is_file():
             return AuditRules()
         matrix = load()
-    rules = getattr(matrix, "audit", None)
-    return rules if isinstance(rules, AuditRules) else AuditRules()
+    return matrix.audit
 
 
 def wanted_of(arch: Arch | None, matrix: Matrix | None = None) -> dict[str, Wanted]:

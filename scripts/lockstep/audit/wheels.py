@@ -35,7 +35,7 @@ from lockstep.index import RemoteWheel, files_of, open_wheel
 from lockstep.lock import LockedWheel, parse_lock
 from lockstep.paths import WHEELS, state_dir
 
-# What zipfile raises over damage: besides its own error, those of an impossible offset, name, method or encryption flag.
+# What zipfile raises over damage: its own error, and those of an impossible offset, name, method or flag.
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError, struct.error,
     OverflowError, lzma.LZMAError,

@@ -112,7 +112,8 @@ def explain(
     if found.bounds:
         rows = table("said by", "bound", "in force", "why")
         for bound in found.bounds:
-            force = "broken" if bound.in_force and not bound.allows else "yes" if bound.in_force else "overridden"
+            force = "yes" if bound.in_force else "overridden"
+            force += "" if bound.allows else ", broken"
             rows.add_row(escape(bound.source), escape(bound.text), force, escape(bound.why))
         out.print(rows)
     out.print(escape(found.verdict()), soft_wrap=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lockstep.arch import Arch
+from lockstep.audit.waivers import AuditRules
 from lockstep.compile.spec import CompileSpec
 from lockstep.matrix.types import Model, Name, Package, Req, Version, Why
 from lockstep.mirror.spec import MirrorSpec
@@ -119,6 +120,7 @@ class Matrix(Model):
     mirror: Annotated[dict[Package, MirrorSpec], Field(description="wheels that no build may depend on fetching")] = {}
     backends: dict[Name, Backend]
     images: dict[Name, Image]
+    audit: Annotated[AuditRules, Field(description="what `make audit` finds and is right to be there")] = AuditRules()
 
     def targets(self) -> list[Arch]:
         """Return the architectures in the order of the file."""
