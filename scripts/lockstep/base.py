@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import tempfile
 import time
@@ -17,14 +18,13 @@ from pathlib import Path
 from lockstep import base_pyc, base_tar
 from lockstep.arch import Arch, host_arch
 from lockstep.console import megabytes, note
-from lockstep.debian import require_mmdebstrap, tool_environment
+from lockstep.debian import mmdebstrap, require_mmdebstrap
 from lockstep.debs import DebLock, apt_state, fetch_debs, local_repository, lock_base, read_lock
 from lockstep.disk import require_disk
 from lockstep.errors import LockstepError
 from lockstep.files import replacing, sha256_file, write_text
 from lockstep.matrix import Matrix, load
 from lockstep.paths import BUILD, ROOT, state_dir
-from lockstep.run import run
 
 LOCKS = ROOT / "bases" / "bootstrap"
 
@@ -109,6 +109,8 @@ def make_base(arch: Arch, role: Role, matrix: Matrix | None = None) -> Path:
         fcntl.flock(stream, fcntl.LOCK_EX)  # two `make` at once make it once
         if not kept.is_file():
             _make(lock, matrix, kept, str(lock_path(arch, role).relative_to(ROOT)), role)
+    _forget_old(kept.parent.parent, key)
+    _forget_old(BUILD / "base", key)
     with replacing(here) as part:
         part.unlink()
         try:
@@ -116,6 +118,21 @@ def make_base(arch: Arch, role: Role, matrix: Matrix | None = None) -> Path:
         except OSError:
             shutil.copyfile(kept, part)
     return here
+
+
+# A lock that moves on leaves its bases behind, 375 MB each; another checkout may still use one of them.
+_KEEP_SECONDS = 30 * 24 * 3600
+
+
+def _forget_old(folder: Path, key: str) -> None:
+    """Remove the bases in `folder` that nobody has made or asked for in 30 days; `key` is asked for now."""
+    if not folder.is_dir():
+        return
+    for entry in folder.iterdir():
+        if entry.name == key:
+            os.utime(entry)
+        elif time.time() - entry.stat().st_mtime > _KEEP_SECONDS:
+            shutil.rmtree(entry, ignore_errors=True)
 
 
 def _make(lock: DebLock, matrix: Matrix, target: Path, where: str, role: Role) -> None:
@@ -138,22 +155,20 @@ def _make(lock: DebLock, matrix: Matrix, target: Path, where: str, role: Role) -
         repository.mkdir()
         local_repository(lock, paths, repository)
         raw = Path(folder) / "raw.tar"
-        run(
-            [
-                "mmdebstrap",
-                "--variant=essential",
-                f"--architectures={lock.arch.docker}",
-                # Under emulation mmdebstrap would look for its own way to emulate; ensure_binfmt has seen to it.
-                *(("--skip=check/qemu",) if foreign else ()),
-                f"--include={','.join(deb.name for deb in lock.debs)}",
-                "--aptopt=Acquire::Languages none",
-                "--dpkgopt=force-unsafe-io",  # no fsync for each file of a tree that is thrown away
-                lock.suite,
-                raw,
-                # copy: puts the files where the new root's dpkg sees them; the lock has vouched for their bytes.
-                f"deb [trusted=yes] copy:{repository} ./",
-            ],
-            env={**tool_environment(matrix.epoch), "TMPDIR": folder},
+        mmdebstrap(
+            "--variant=essential",
+            f"--architectures={lock.arch.docker}",
+            # Under emulation mmdebstrap would look for its own way to emulate; ensure_binfmt has seen to it.
+            *(("--skip=check/qemu",) if foreign else ()),
+            f"--include={','.join(deb.name for deb in lock.debs)}",
+            "--aptopt=Acquire::Languages none",
+            "--dpkgopt=force-unsafe-io",  # no fsync for each file of a tree that is thrown away
+            lock.suite,
+            raw,
+            # copy: puts the files where the new root's dpkg sees them; the lock has vouched for their bytes.
+            f"deb [trusted=yes] copy:{repository} ./",
+            epoch=matrix.epoch,
+            workdir=Path(folder),
         )
         stdlib = Path(folder) / "stdlib"
         stdlib.mkdir()

@@ -95,3 +95,23 @@ def tool_environment(epoch: int | None = None) -> dict[str, str]:
     if epoch is not None:
         fixed["SOURCE_DATE_EPOCH"] = str(epoch)
     return {**kept, **fixed}
+
+
+def mmdebstrap(*words: str | Path, epoch: int | None = None, workdir: Path | None = None, fix: str = "") -> None:
+    """Run mmdebstrap; epoch is for SOURCE_DATE_EPOCH, workdir is where it unpacks what becomes an archive.
+
+    It fails with pages of apt's and dpkg's output: LockstepError quotes the lines of it that say why.
+    """
+    environment = tool_environment(epoch)
+    if workdir:
+        environment["TMPDIR"] = str(workdir)
+    done = subprocess.run(
+        ["mmdebstrap", *words], env=environment, capture_output=True, text=True, check=False, umask=0o022
+    )
+    if done.returncode:
+        lines = [line.strip()[:300] for line in done.stderr.splitlines()]
+        causes = [line.removeprefix("E: ") for line in lines if line.startswith(("E: ", "dpkg: error"))]
+        # What follows from the cause, in apt's and mmdebstrap's own words.
+        echoes = ("setup failed", "Some index files failed", "failed to run", "apt-get ", "Sub-process")
+        causes = [line for line in causes if not line.startswith(echoes)] or lines[-3:]
+        raise LockstepError(f"mmdebstrap failed: {'; '.join(dict.fromkeys(causes[:2]))}", fix=fix)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lockstep.arch import Arch
 from lockstep.console import megabytes, note
-from lockstep.debian import mirror_lines, require_mmdebstrap, tool_environment
+from lockstep.debian import mirror_lines, mmdebstrap, require_mmdebstrap, tool_environment
 from lockstep.disk import require_disk
 from lockstep.errors import LockstepError
 from lockstep.files import sha256_file, write_text
@@ -102,18 +102,14 @@ def apt_state(suite: str, arch: Arch) -> Iterator[AptState]:
     with tempfile.TemporaryDirectory(prefix="lockstep-apt-") as folder:
         path = Path(folder) / "state"
         # mmdebstrap makes the skeleton, knows the archive's default address and keys, and fetches the lists.
-        run(
-            [
-                "mmdebstrap",
-                "--simulate",
-                "--variant=custom",
-                f"--architectures={arch.docker}",
-                "--skip=cleanup/apt/lists,check/qemu",
-                suite,
-                path,
-                *mirror_lines(suite),
-            ],
-            env=tool_environment(),
+        mmdebstrap(
+            "--simulate",
+            "--variant=custom",
+            f"--architectures={arch.docker}",
+            "--skip=cleanup/apt/lists,check/qemu",
+            suite,
+            path,
+            *mirror_lines(suite),
             fix="check that the Debian archive can be reached; DEBIAN_MIRROR names another",
         )
         config = Path(folder) / "apt.conf"

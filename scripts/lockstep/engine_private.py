@@ -29,7 +29,7 @@ from pathlib import Path
 
 from lockstep.arch import Arch, host_arch
 from lockstep.console import note
-from lockstep.debian import is_debian_like, mirror_lines, require_mmdebstrap, require_programs, tool_environment
+from lockstep.debian import is_debian_like, mirror_lines, mmdebstrap, require_mmdebstrap, require_programs
 from lockstep.disk import free_bytes, require_disk
 from lockstep.errors import LockstepError
 from lockstep.files import write_text
@@ -287,20 +287,16 @@ def make_root(where: EngineDir) -> None:
     require_programs({"unshare": "util-linux", "nsenter": "util-linux"}, "the private engine")
     began = time.monotonic()
     note(f"making the private engine from Debian {_SUITE}'s packages (once, about half a minute)")
-    run(
-        [
-            "mmdebstrap",
-            "--mode=root",
-            "--variant=essential",
-            f"--include={','.join(_PACKAGES)}",
-            "--dpkgopt=path-exclude=/usr/share/man/*",
-            "--dpkgopt=path-exclude=/usr/share/locale/*",
-            "--dpkgopt=force-unsafe-io",  # one sync at the end instead of one for each file
-            _SUITE,
-            half,
-            *mirror_lines(_SUITE),
-        ],
-        env=tool_environment(),
+    mmdebstrap(
+        "--mode=root",
+        "--variant=essential",
+        f"--include={','.join(_PACKAGES)}",
+        "--dpkgopt=path-exclude=/usr/share/man/*",
+        "--dpkgopt=path-exclude=/usr/share/locale/*",
+        "--dpkgopt=force-unsafe-io",  # one sync at the end instead of one for each file
+        _SUITE,
+        half,
+        *mirror_lines(_SUITE),
         fix="check that the Debian archive can be reached (DEBIAN_MIRROR names another), and run `make engine` again",
     )
     _write_client(where, half)

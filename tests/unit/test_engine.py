@@ -126,20 +126,23 @@ def test_a_half_made_root_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None
     (where.path / "root.part" / "usr").mkdir(parents=True)
     monkeypatch.setattr(engine_private, "require_mmdebstrap", lambda _: None)
     monkeypatch.setattr(engine_private, "require_programs", lambda *_: None)
+    half = where.path / "root.part"
     calls: list[str] = []
 
-    def run(argv: list[object], **_: object) -> str:
-        words = [str(word) for word in argv]
-        calls.append(words[0])
-        if words[0] == "rm":
-            assert words[-1] == str(where.path / "root.part")
-            (where.path / "root.part" / "usr").rmdir()
-            (where.path / "root.part").rmdir()
-        else:
-            (where.path / "root.part").mkdir()  # fails where the half-made one is still there
+    def remove(argv: list[object], **_: object) -> str:
+        calls.append("rm")
+        assert argv[-1] == half
+        (half / "usr").rmdir()
+        half.rmdir()
         return ""
 
-    monkeypatch.setattr(engine_private, "run", run)
+    def make(*words: object, **_: object) -> None:
+        calls.append("mmdebstrap")
+        assert half in words
+        half.mkdir()  # fails where the half-made one is still there
+
+    monkeypatch.setattr(engine_private, "run", remove)
+    monkeypatch.setattr(engine_private, "mmdebstrap", make)
     engine_private.make_root(where)
     assert calls == ["rm", "mmdebstrap"]
     assert (where.root / ".lockstep-recipe").read_text() == recipe()

@@ -27,8 +27,9 @@ def register(app: typer.Typer) -> None:
 
     @app.command("base")
     def base(arch: Annotated[Arch | None, typer.Option(help="default: this machine's")] = None) -> None:
-        """Make the base's root file systems unless they are there; print their paths."""
+        """Make the root file systems that an image of this architecture needs, unless they are there; print paths."""
         from lockstep.base import Role, make_base
 
-        for role in (Role.RUNTIME, Role.BUILDER):
-            out.print(str(make_base(arch or host_arch(), role)), markup=False, soft_wrap=True)
+        # Install stages run on this machine, whatever the image's architecture.
+        for where, role in ((arch or host_arch(), Role.RUNTIME), (host_arch(), Role.BUILDER)):
+            out.print(str(make_base(where, role)), markup=False, soft_wrap=True)
