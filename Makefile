@@ -44,7 +44,7 @@ requirements: setup ## pin the host program's own requirements again
 image: setup ## build IMAGE for ARCH on BASE, name it in the engine, print digest, size and times
 	@$(LOCKSTEP) image $(IMAGE) --arch $(ARCH) --base $(BASE)
 probe: setup ## run the image: interpreter, versions against the lock, imports as root and as a user
-	@$(LOCKSTEP) probe $(IMAGE) --arch $(ARCH) --base $(BASE)
+	@$(LOCKSTEP) probe $(IMAGE) --arch $(ARCH)
 
 .PHONY: engine engine-stop engine-status engine-clean base lock-base
 engine: setup ## find the Docker to build with, or make and start the private engine
@@ -77,11 +77,25 @@ wheels: setup ## build the wheels that are compiled from source (PACKAGE=, LINE=
 	@$(LOCKSTEP) wheels --arch $(ARCH) $(if $(PACKAGE),--package $(PACKAGE)) $(if $(LINE),--line $(LINE)) $(if $(COLD),--cold) $(if $(MEMORY_GB),--memory-gb $(MEMORY_GB))
 wheels-status: setup ## print which compiled wheels the store has, and whether two builds of each were equal
 	@$(LOCKSTEP) wheels --status --arch $(ARCH)
-lock-wheels: setup ## lock the build environments of the compiled wheels (PACKAGE=, UPGRADE=pkg|all)
-	@$(LOCKSTEP) lock-wheels $(if $(PACKAGE),--package $(PACKAGE)) $(if $(UPGRADE),--upgrade $(UPGRADE))
+lock-wheels: setup ## lock the build environments of the compiled wheels (PACKAGE=, LINE=, UPGRADE=pkg|all)
+	@$(LOCKSTEP) lock-wheels $(if $(PACKAGE),--package $(PACKAGE)) $(if $(LINE),--line $(LINE)) $(if $(UPGRADE),--upgrade $(UPGRADE))
 mirror: setup ## fetch, check and keep the wheels that no build may depend on fetching (PACKAGE=)
 	@$(LOCKSTEP) mirror $(if $(PACKAGE),--package $(PACKAGE)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH))
 mirror-push: setup ## push the mirrored wheels to a registry (TO=REGISTRY/NAME)
 	@$(LOCKSTEP) mirror-push $(TO)
 mirror-pull: setup ## pull mirrored wheels from a registry (FROM=REGISTRY/NAME)
 	@$(LOCKSTEP) mirror-pull $(FROM)
+
+.PHONY: push merge sqsh flatten layer-report slurm
+push: setup ## push what was built of IMAGE to $$REGISTRY/IMAGE or REF=, every architecture or ARCH=, then move TAG=
+	@$(LOCKSTEP) push $(IMAGE) $(if $(TAG),--tag $(TAG)) $(if $(REF),--ref $(REF)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH))
+merge: setup ## make one index of DIGESTS="sha256:… sha256:…" that are in the registry, and move REF=HOST/PATH:TAG to it
+	@$(LOCKSTEP) merge $(REF) $(DIGESTS)
+sqsh: setup ## make the .sqsh of IMAGE for ARCH (FROM=reference|layout|tarball|docker-daemon:NAME, OUT=, REF=, COMP=, LEVEL=, PROCESSORS=)
+	@$(LOCKSTEP) sqsh $(IMAGE) --arch $(ARCH) $(if $(FROM),--from $(FROM)) $(if $(OUT),--out $(OUT)) $(if $(REF),--ref $(REF)) $(if $(COMP),--comp $(COMP)) $(if $(LEVEL),--level $(LEVEL)) $(if $(PROCESSORS),--processors $(PROCESSORS))
+flatten: setup ## write the merged tree of IMAGE for ARCH as one tar (FROM=, OUT=)
+	@$(LOCKSTEP) flatten $(IMAGE) --arch $(ARCH) $(if $(FROM),--from $(FROM)) $(if $(OUT),--out $(OUT))
+layer-report: setup ## list links across layers, folders turned into links and whiteouts of IMAGE for ARCH (FROM=)
+	@$(LOCKSTEP) layer-report $(IMAGE) --arch $(ARCH) $(if $(FROM),--from $(FROM))
+slurm: setup ## print the enroot, srun and sbatch lines of IMAGE (REF=, TAG=), and write a job that probes it on each node
+	@$(LOCKSTEP) slurm $(IMAGE) $(if $(REF),--ref $(REF)) $(if $(TAG),--tag $(TAG))

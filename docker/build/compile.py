@@ -121,7 +121,7 @@ def build(job: dict, source: Path, out: Path) -> None:
 
 def find_tools(job: dict) -> dict[str, str]:
     """Return the real compilers under the names that the shim answers to."""
-    found = {name: shutil.which(name) for name in ("gcc", "g++", "cc", "c++", "ninja")}
+    found = {name: shutil.which(name) for name in ("gcc", "g++", "cc", "c++", "ninja", "ccache")}
     venv = Path(job["venv"])
     found["python"] = str(venv / "bin/python")
     ninja = venv / "bin/ninja"
@@ -192,7 +192,7 @@ def environment_of(job: dict, plan: Plan, tools: dict[str, str], scratch: Path) 
         "sm": [arch.replace(".", "") for arch in job["cuda_arches"]],
         "threads": plan.threads,
         "jobs": plan.jobs,
-        "ccache": bool(job["ccache_dir"]) and shutil.which("ccache") is not None,
+        "ccache": bool(job["ccache_dir"]) and "ccache" in tools,
     }
     (scratch / "shim.json").write_text(json.dumps(settings))
     for name in tools:

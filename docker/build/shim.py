@@ -1,4 +1,4 @@
-"""What `nvcc`, `gcc`, `g++`, `cc`, `c++` and `ninja` are inside a compile stage.
+"""What `nvcc`, `gcc`, `g++`, `cc`, `c++`, `ninja` and `ccache` are inside a compile stage.
 
 One place between any build system and the compilers: it goes through ccache, holds the GPU architectures and nvcc's
 threads to what the matrix says, adds the flags that make the objects the same each time, and records what was
@@ -29,6 +29,9 @@ def main() -> int:
     name, arguments = Path(sys.argv[1]).name, sys.argv[2:]
     if name == "ninja":
         return ninja(settings, arguments)
+    if name == "ccache" and arguments and not arguments[0].startswith("-"):
+        # torch puts ccache before the C++ compiler by itself; the compiler's own name leads back here.
+        return subprocess.call(arguments)
     real = settings["tools"][name]
     sources = [word for word in arguments if word.endswith(_SOURCES) and not word.startswith("-")]
     # nvcc calls the host compiler for its parts: those are not files of the build.
@@ -50,7 +53,7 @@ def compile_one(settings: dict, name: str, real: str, arguments: list[str], sour
         arguments = [*arguments, seed, prefix]
     statistics = Path(settings["scratch"]) / f"ccache-{os.getpid()}.txt"
     environment = dict(os.environ, LOCKSTEP_INSIDE="1", CCACHE_STATSLOG=str(statistics))
-    words = ["ccache", real, *arguments] if settings["ccache"] else [real, *arguments]
+    words = [settings["tools"]["ccache"], real, *arguments] if settings["ccache"] else [real, *arguments]
     began = time.monotonic()
     code = subprocess.call(words, env=environment)
     seconds = time.monotonic() - began

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from lockstep.console import megabytes, note, out, table, warn
 from lockstep.errors import LockstepError
+from lockstep.matrix import Matrix
 
 _ARCH = typer.Option(help="processor architecture; default: this machine's")
 
@@ -37,6 +38,7 @@ def register(app: typer.Typer) -> None:
         from lockstep.matrix import load
 
         matrix = load()
+        line = _known_line(line, matrix)
         wanted = targets(matrix, known_arch(arch, matrix))
         if package:
             spec_of(matrix, package)
@@ -83,6 +85,7 @@ def register(app: typer.Typer) -> None:
     @app.command("lock-wheels")
     def lock_wheels(
         package: Annotated[str, typer.Option(help="only this one")] = "",
+        line: Annotated[str, typer.Option(help="with --package: the torch line, where several use it")] = "",
         upgrade: Annotated[str, typer.Option(help="packages of the build environment to move, or all")] = "",
     ) -> None:
         """Lock the build environment of each compiled wheel, on every line and architecture that uses it."""
@@ -92,11 +95,13 @@ def register(app: typer.Typer) -> None:
         from lockstep.resolve import parse_upgrade
 
         matrix = load()
+        line = _known_line(line, matrix)
         wanted = [target for arch in matrix.targets() for target in targets(matrix, arch)]
         if package:
             spec_of(matrix, package)
-            named = [target for target in wanted if target.package == package]
-            wanted = named or [Target(package, _only_torch_line(matrix), arch) for arch in matrix.targets()]
+            named = [target for target in wanted if target.package == package and line in ("", target.line)]
+            chosen = line or (_only_torch_line(matrix) if not named else "")
+            wanted = named or [Target(package, chosen, arch) for arch in matrix.targets()]
         changed = [target for target in wanted if lock(matrix, target, parse_upgrade(upgrade))]
         for target in changed:
             out.print(str(lock_path(target).relative_to(ROOT)), markup=False, soft_wrap=True)
@@ -146,10 +151,14 @@ def register(app: typer.Typer) -> None:
             out.print(line, markup=False, soft_wrap=True)
 
 
-def _only_torch_line(matrix: object) -> str:
-    from lockstep.matrix import Matrix
+def _known_line(name: str, matrix: Matrix) -> str:
+    """Return a line's name. LockstepError lists the lines there are."""
+    if name and name not in matrix.lines:
+        raise LockstepError(f'there is no line "{name}"', fix=f"name one of {', '.join(matrix.lines)}")
+    return name
 
-    assert isinstance(matrix, Matrix)
+
+def _only_torch_line(matrix: Matrix) -> str:
     lines = [name for name, pins in matrix.lines.items() if "torch" in pins]
     if len(lines) == 1:
         return lines[0]
