@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,8 +106,13 @@ def push_by_digest(images: Sequence[OciImage], target: Ref) -> None:
         read_back(registry, each.descriptor.digest, each.descriptor.digest)
 
 
-def push_index(images: Sequence[OciImage], target: Ref) -> Index:
-    """Push the index of `images`, first under its digest and then, as the last request of all, under target's tag."""
+def push_index(
+    images: Sequence[OciImage], target: Ref, before_tag: Callable[[Index], None] = lambda _index: None
+) -> Index:
+    """Push the index of `images`, first under its digest and then, as the last request of all, under target's tag.
+
+    before_tag is called in between, so that what belongs to the index (its signature) is there before anybody sees it.
+    """
     access = Access.of(target.registry)
     registry = Registry(target, access)
     index = index_of(images)
@@ -116,19 +121,17 @@ def push_index(images: Sequence[OciImage], target: Ref) -> Index:
         if registry.manifest(index.digest) is None:
             copy(layout, "index", target.with_digest(index.digest), access, whole=True)
         read_back(registry, index.digest, index.digest)
-        if target.tag:
-            copy(layout, "index", target, access, whole=True)
-            read_back(registry, target.tag, index.digest)
+        before_tag(index)
+        move_tag(layout, target, index, access)
     return index
 
 
-def push(image: str, target: Ref, arches: Sequence[Arch]) -> Index:
-    """Push `image` for `arches` to target, and move target's tag once every architecture is there. Return the index."""
-    images = built_images(image, arches)
-    push_by_digest(images, target)
-    index = push_index(images, target)
-    console.note(f"{target} is {index.digest}")
-    return index
+def move_tag(layout: Layout, target: Ref, index: Index, access: Access) -> None:
+    """Point target's tag at the index that the registry holds already, and read it back. No tag: nothing to do."""
+    if target.tag:
+        copy(layout, "index", target, access, whole=True)
+        read_back(Registry(target, access), target.tag, index.digest)
+        console.note(f"{target} is {index.digest}")
 
 
 def merge(target: Ref, wanted: Sequence[str]) -> Index:
@@ -156,9 +159,7 @@ def merge(target: Ref, wanted: Sequence[str]) -> Index:
         index = index_of(images)
         write_layout(layout.path, [], [Descriptor(index.media_type, index.digest, len(index.body))], "index")
         _put_blob(layout, index.body)
-        copy(layout, "index", target, access, whole=True)
-    read_back(registry, target.tag, index.digest)
-    console.note(f"{target} is {index.digest}")
+        move_tag(layout, target, index, access)
     return index
 
 
@@ -216,9 +217,9 @@ def _put_blob(layout: Layout, body: bytes) -> str:
     return f"sha256:{digest}"
 
 
-def default_target(image: str, tag: str, env: dict[str, str] | None = None) -> str:
-    """Return REGISTRY/IMAGE:TAG from the environment; LockstepError where REGISTRY is not set."""
-    registry = (env or dict(os.environ)).get("REGISTRY", "").rstrip("/")
+def default_target(image: str, tag: str = "", env: Mapping[str, str] = os.environ) -> str:
+    """Return $REGISTRY/IMAGE[:TAG]; LockstepError where REGISTRY (a host, with a namespace where wanted) is not set."""
+    registry = env.get("REGISTRY", "").rstrip("/")
     if not registry:
-        raise LockstepError("no registry is named", fix="set REGISTRY=HOST/NAMESPACE, or give REF=HOST/PATH:TAG")
-    return f"{registry}/{image}:{tag}"
+        raise LockstepError("no registry is named", fix="set REGISTRY=HOST/NAMESPACE, or give REF=HOST/PATH")
+    return f"{registry}/{image}" + (f":{tag}" if tag else "")

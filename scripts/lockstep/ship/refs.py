@@ -91,6 +91,9 @@ class Ref:
         tail = f"@{self.digest}" if self.digest else f":{self.tag or 'latest'}"
         if self.registry == DOCKER_HUB:
             return f"docker://{self.path.removeprefix('library/')}{tail}"
+        if "." not in self.registry and ":" not in self.registry:
+            # `localhost/…` is a Docker Hub user's image to enroot.
+            return self.enroot
         return f"docker://{self.registry}/{self.path}{tail}"
 
     @property

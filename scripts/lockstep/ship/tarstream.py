@@ -10,17 +10,33 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lockstep.errors import LockstepError
 
 BLOCK = 512
 REGULAR, LINK, SYMLINK, CHAR, BLOCK_DEVICE, DIRECTORY, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
 _KNOWN = frozenset({REGULAR, LINK, SYMLINK, CHAR, BLOCK_DEVICE, DIRECTORY, FIFO})
+_FILES = frozenset({b"0", b"7", b"\0"})
+"""A regular file, a contiguous one, which is the same to us, and a regular file as before POSIX."""
+_EXTENSIONS = frozenset({b"x", b"g", b"L", b"K"})
 _ZERO = bytes(BLOCK)
 _BUFFER = 1 << 20
 _SPLICE_FROM = 1 << 16
 """Data of at least this many bytes is spliced from pipe to pipe; less costs more in system calls than in copying."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What of a member is carried along and looked at by nobody on the way."""
+
+    uid: int = 0
+    gid: int = 0
+    mtime: int = 0
+    major: int = 0
+    minor: int = 0
+    xattrs: tuple[tuple[bytes, bytes], ...] = ()
+    """Extended attributes by pax keyword (SCHILY.xattr.NAME)."""
 
 
 @dataclass(slots=True)
@@ -30,17 +46,15 @@ class Entry:
     path: bytes
     kind: bytes
     mode: int
-    uid: int = 0
-    gid: int = 0
     size: int = 0
     """Bytes of data that follow; zero for all but regular files."""
-    mtime: int = 0
     link: bytes = b""
     """Target of a symbolic link, as it is; of a hard link, as a path like `path`."""
-    major: int = 0
-    minor: int = 0
-    xattrs: dict[bytes, bytes] = field(default_factory=dict)
-    """Extended attributes by pax keyword (SCHILY.xattr.NAME)."""
+    rest: Rest = Rest()
+    raw: bytes = b""
+    """The header blocks that it was read from; they are written again as they are where nothing was changed."""
+    was: tuple[bytes, int, bytes] = (b"", -1, b"")
+    """Path, mode and link as they stand in `raw`."""
 
     @property
     def is_dir(self) -> bool:
@@ -69,87 +83,50 @@ class Reader:
         self._fd = fd
         self._stream = io.BufferedReader(io.FileIO(fd, closefd=False), _BUFFER)
         self._left = 0
-        self._padding = 0
+        """Bytes of the current member's data that were neither taken nor skipped, padding included."""
 
     def __iter__(self) -> Iterator[Entry]:
+        read = self._stream.read
         pax: dict[bytes, bytes] = {}
-        long_name = long_link = b""
+        long_name = long_link = before = b""
         while True:
-            self.skip()
-            header = self._stream.read(BLOCK)
-            if not header:
-                return
+            if self._left:
+                self.skip()
+            header = read(BLOCK)
             if len(header) < BLOCK:
+                if not header:
+                    return
                 raise LockstepError("a layer's tar ends within a header", fix="build or fetch the image again")
             if header == _ZERO:
                 self._drain()
                 return
             kind = header[156:157]
-            size = _number(header[124:136])
-            if kind in {b"x", b"L", b"K"}:
-                body = self._body(size)
+            if kind in _FILES:
+                kind = REGULAR
+            elif kind in _EXTENSIONS:
+                body = self._body(_number(header[124:136]))
                 if kind == b"x":
                     pax = _pax_records(body)
                 elif kind == b"L":
                     long_name = body.rstrip(b"\0")
-                else:
+                elif kind == b"K":
                     long_link = body.rstrip(b"\0")
+                if kind != b"g":
+                    before += header + body + bytes(-len(body) % BLOCK)
                 continue
-            if kind == b"g":
-                self._body(size)
-                continue
-            entry = self._entry(header, kind, size, pax, long_name, long_link)
-            pax, long_name, long_link = {}, b"", b""
-            self._left = entry.size
-            self._padding = -entry.size % BLOCK
+            entry = _entry(header, kind, pax, long_name, long_link)
+            entry.raw = before + header
+            entry.was = (entry.path, entry.mode, entry.link)
+            if before:
+                pax, long_name, long_link, before = {}, b"", b"", b""
+            if entry.size:
+                self._left = entry.size + -entry.size % BLOCK
             yield entry
-
-    def _entry(
-        self, header: bytes, kind: bytes, size: int, pax: dict[bytes, bytes], long_name: bytes, long_link: bytes
-    ) -> Entry:
-        if kind in {b"\0", b"7"}:
-            kind = REGULAR
-        path = long_name or _text(header[0:100])
-        if not long_name and header[257:262] == b"ustar" and header[262:263] == b"\0" and header[345]:
-            path = _text(header[345:500]) + b"/" + path
-        link = long_link or _text(header[157:257])
-        uid, gid, mtime = _number(header[108:116]), _number(header[116:124]), _number(header[136:148])
-        xattrs: dict[bytes, bytes] = {}
-        if pax:
-            path, link = pax.get(b"path", path), pax.get(b"linkpath", link)
-            size, uid, gid = int(pax.get(b"size", size)), int(pax.get(b"uid", uid)), int(pax.get(b"gid", gid))
-            mtime = int(float(pax.get(b"mtime", mtime)))
-            xattrs = {key: value for key, value in pax.items() if key.startswith(b"SCHILY.xattr.")}
-            if any(key.startswith(b"GNU.sparse") for key in pax):
-                kind = b"S"
-        if kind not in _KNOWN:
-            raise LockstepError(
-                f"a layer holds {path.decode(errors='replace')!r} as tar type {kind.decode(errors='replace')!r},"
-                " which no image builder writes",
-                fix="build the image with BuildKit",
-            )
-        if kind == REGULAR and path.endswith(b"/"):
-            kind = DIRECTORY
-        is_file = kind == REGULAR
-        numbers = (_number(header[329:337]), _number(header[337:345])) if kind in {CHAR, BLOCK_DEVICE} else (0, 0)
-        return Entry(
-            clean(path),
-            kind,
-            _number(header[100:108]) & 0o7777,
-            uid,
-            gid,
-            size if is_file else 0,
-            mtime,
-            clean(link) if kind == LINK else link if kind == SYMLINK else b"",
-            numbers[0],
-            numbers[1],
-            xattrs,
-        )
 
     def skip(self) -> None:
         """Pass over what is left of the current member's data."""
-        left = self._left + self._padding
-        self._left = self._padding = 0
+        left = self._left
+        self._left = 0
         while left:
             got = len(self._stream.read(min(left, _BUFFER)))
             if not got:
@@ -158,7 +135,7 @@ class Reader:
 
     def copy_data(self, writer: Writer) -> None:
         """Send the current member's data, padding included, to `writer`."""
-        left = self._left + self._padding
+        left = self._left
         if left >= _SPLICE_FROM:
             ready = self._stream.read(min(left, len(self._stream.peek(1))))
             writer.raw(ready)
@@ -170,7 +147,7 @@ class Reader:
                 raise LockstepError("a layer's tar ends within a file", fix="build or fetch the image again")
             writer.raw(chunk)
             left -= len(chunk)
-        self._left = self._padding = 0
+        self._left = 0
 
     def _body(self, size: int) -> bytes:
         body = self._stream.read(size)
@@ -244,11 +221,17 @@ class Writer:
 
 
 def encode(entry: Entry) -> bytes:
-    """Return a member's header blocks: ustar, with a pax header before it for what ustar cannot hold."""
+    """Return a member's header blocks: those it was read from, or where it was changed, new ones.
+
+    New ones are ustar, with a pax header before it for what ustar cannot hold.
+    """
+    if entry.was == (entry.path, entry.mode, entry.link):
+        return entry.raw
+    rest = _rest(entry.raw) if entry.raw else entry.rest
     path = entry.path + b"/" if entry.is_dir else entry.path
     if not entry.path:
         path = b"./"
-    pax: dict[bytes, bytes] = dict(entry.xattrs)
+    pax: dict[bytes, bytes] = dict(rest.xattrs)
     if len(path) > 100:
         pax[b"path"] = path
         path = path[-100:]
@@ -256,19 +239,67 @@ def encode(entry: Entry) -> bytes:
     if len(link) > 100:
         pax[b"linkpath"] = link
         link = link[-100:]
-    size, uid, gid, mtime = entry.size, entry.uid, entry.gid, entry.mtime
+    size, uid, gid = entry.size, rest.uid, rest.gid
     if size >= 8**11:
         pax[b"size"] = str(size).encode()
         size = 0
     if uid >= 8**7 or gid >= 8**7:
         pax[b"uid"], pax[b"gid"] = str(uid).encode(), str(gid).encode()
         uid = gid = 0
-    block = _block(path, entry.kind, entry.mode, uid, gid, size, max(mtime, 0), link, entry.major, entry.minor)
+    block = _block(path, entry.kind, entry.mode, uid, gid, size, max(rest.mtime, 0), link, rest.major, rest.minor)
     if not pax:
         return block
     body = b"".join(_pax_record(key, pax[key]) for key in sorted(pax))
     head = _block(b"pax", b"x", 0o644, 0, 0, len(body), 0, b"", 0, 0)
     return head + body + bytes(-len(body) % BLOCK) + block
+
+
+def _entry(header: bytes, kind: bytes, pax: dict[bytes, bytes], long_name: bytes, long_link: bytes) -> Entry:
+    """Decode what is needed on the way; the rest stays in the header blocks (see _rest)."""
+    name = header[:100]
+    path = long_name or name[: name.find(b"\0")] if name[99] == 0 else long_name or name
+    if header[345] and not long_name and header[257:263] == b"ustar\0":
+        path = _text(header[345:500]) + b"/" + path
+    size = _number(header[124:136]) if kind == REGULAR else 0
+    link = b""
+    if kind in {LINK, SYMLINK}:
+        link = long_link or _text(header[157:257])
+    if pax:
+        path, link = pax.get(b"path", path), pax.get(b"linkpath", link)
+        if kind == REGULAR:
+            size = int(pax.get(b"size", size))
+            if any(key.startswith(b"GNU.sparse") for key in pax):
+                kind = b"S"
+    if kind not in _KNOWN:
+        raise LockstepError(
+            f"a layer holds {path.decode(errors='replace')!r} as tar type {kind.decode(errors='replace')!r},"
+            " which no image builder writes",
+            fix="build the image with BuildKit",
+        )
+    if kind == REGULAR and path.endswith(b"/"):
+        kind, size = DIRECTORY, 0
+    return Entry(clean(path), kind, _number(header[100:108]) & 0o7777, size, clean(link) if kind == LINK else link)
+
+
+def _rest(raw: bytes) -> Rest:
+    """Decode owner, time, device numbers and extended attributes from a member's header blocks."""
+    header = raw[-BLOCK:]
+    pax: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(raw) - BLOCK:
+        size = _number(raw[at + 124 : at + 136])
+        if raw[at + 156 : at + 157] == b"x":
+            pax = _pax_records(raw[at + BLOCK : at + BLOCK + size])
+        at += BLOCK + size + -size % BLOCK
+    device = header[156:157] in {CHAR, BLOCK_DEVICE}
+    return Rest(
+        uid=int(pax.get(b"uid", _number(header[108:116]))),
+        gid=int(pax.get(b"gid", _number(header[116:124]))),
+        mtime=int(float(pax.get(b"mtime", _number(header[136:148])))),
+        major=_number(header[329:337]) if device else 0,
+        minor=_number(header[337:345]) if device else 0,
+        xattrs=tuple((key, value) for key, value in pax.items() if key.startswith(b"SCHILY.xattr.")),
+    )
 
 
 def _block(

@@ -1,0 +1,171 @@
+"""Commands that bring an image to where it is used: push, merge, sqsh, flatten, slurm."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from lockstep.ship.source import Source
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (push, merge, sqsh, flatten, layer_report, slurm):
+        app.command()(command)
+
+
+def push(
+    image: Annotated[str, typer.Argument(help="an image of versions.yaml that has been built")],
+    tag: Annotated[str, typer.Option(help="the tag to move once everything is there; none: push by digest only")] = "",
+    ref: Annotated[str, typer.Option(help="HOST/PATH to push to; default $REGISTRY/IMAGE")] = "",
+    arch: Annotated[list[str] | None, typer.Option(help="only this architecture; may be given more than once")] = None,
+) -> None:
+    """Push what was built: each architecture by digest, then one index, then the tag, last."""
+    from lockstep.cli.options import known_arch, known_image
+    from lockstep.console import out
+    from lockstep.matrix import load
+    from lockstep.ship import push as pushing
+    from lockstep.ship import refs
+
+    matrix = load()
+    known_image(image, matrix)
+    arches = [known_arch(each, matrix) for each in arch or matrix.arches]
+    target = refs.parse(ref or pushing.default_target(image))
+    target = target.with_tag(tag) if tag else target
+    images = pushing.built_images(image, arches)
+    pushing.push_by_digest(images, target)
+    for each in images:
+        out.print(str(target.with_digest(each.descriptor.digest)), soft_wrap=True)
+    if target.tag:
+        index = pushing.push_index(images, target)
+        out.print(str(target.with_digest(index.digest)), soft_wrap=True)
+
+
+def merge(
+    ref: Annotated[str, typer.Argument(help="HOST/PATH:TAG whose tag is moved")],
+    digests: Annotated[list[str], typer.Argument(help="the digest of each architecture's image, already pushed")],
+) -> None:
+    """Make one index of images that are in the registry, and move the tag to it: CI with a runner per architecture."""
+    from lockstep.console import out
+    from lockstep.errors import LockstepError
+    from lockstep.ship import push as pushing
+    from lockstep.ship import refs
+
+    target = refs.parse(ref)
+    if not target.tag:
+        raise LockstepError("no tag is named", where=ref, fix="give HOST/PATH:TAG")
+    index = pushing.merge(target, [each.rpartition("@")[2] for each in digests])
+    out.print(str(target.with_digest(index.digest)), soft_wrap=True)
+
+
+def sqsh(
+    image: Annotated[str, typer.Argument(help="an image of versions.yaml; with --from only the name of the file")],
+    arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
+    source: Annotated[
+        str, typer.Option("--from", help="a reference, a layout folder, a tarball, or docker-daemon:NAME")
+    ] = "",
+    output: Annotated[str, typer.Option("--out", help="the file; default build/IMAGE.ARCH.sqsh")] = "",
+    ref: Annotated[str, typer.Option(help="the reference to name in /etc/rc where --from is none")] = "",
+    comp: Annotated[str, typer.Option(help="compressor: zstd, gzip, lz4, lzo or xz")] = "zstd",
+    level: Annotated[int, typer.Option(help="compression level; 0: zstd 3, others their own default")] = 0,
+    processors: Annotated[int, typer.Option(help="processors for mksquashfs; 0: all")] = 0,
+) -> None:
+    """Make the .sqsh that `enroot import` would make, byte for byte the same each time."""
+    from lockstep.console import out
+    from lockstep.matrix import load
+    from lockstep.ship import sqsh as squashing
+
+    chosen = level or (squashing.DEFAULT_LEVEL if comp == "zstd" else None)
+    target, where, opened = _source(image, arch, source, output, ref, ".sqsh")
+    options = squashing.Options(load().epoch, comp, chosen, processors)
+    squashing.preflight(comp)
+    with opened as held:
+        squashing.make(held, target, options)
+    out.print(where, soft_wrap=True)
+
+
+def flatten(
+    image: Annotated[str, typer.Argument(help="an image of versions.yaml; with --from only the name of the file")],
+    arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
+    source: Annotated[str, typer.Option("--from", help="as for sqsh")] = "",
+    output: Annotated[str, typer.Option("--out", help="the file; default build/IMAGE.ARCH.tar")] = "",
+) -> None:
+    """Write the image's merged tree as one tar, for runtimes that trip over whiteouts or links across layers."""
+    from lockstep.console import out
+    from lockstep.ship import sqsh as squashing
+
+    target, where, opened = _source(image, arch, source, output, "", ".tar")
+    with opened as held:
+        squashing.to_tar(held, target)
+    out.print(where, soft_wrap=True)
+
+
+def layer_report(
+    image: Annotated[str, typer.Argument(help="an image of versions.yaml; with --from any name")],
+    arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
+    source: Annotated[str, typer.Option("--from", help="as for sqsh")] = "",
+) -> None:
+    """Report what trips other runtimes: links across layers, folders turned into links, whiteouts. Exit 1 if any."""
+    from lockstep.console import out, table
+    from lockstep.ship.scan import scan
+
+    _target, _where, opened = _source(image, arch, source, "", "", "")
+    with opened as held:
+        found = scan(held.layers)
+    rows = table("kind", "layer", "path", "detail")
+    for each in found:
+        rows.add_row(each.kind, str(each.layer), each.path, each.detail)
+    if found:
+        out.print(rows)
+        out.print("`make flatten` writes the image without them")
+        raise typer.Exit(1)
+    out.print("nothing that other runtimes trip over")
+
+
+def slurm(
+    image: Annotated[str, typer.Argument(help="an image of versions.yaml")],
+    ref: Annotated[str, typer.Option(help="the reference as pushed; default $REGISTRY/IMAGE:TAG")] = "",
+    tag: Annotated[str, typer.Option(help="the tag where no reference is given")] = "latest",
+    job: Annotated[str, typer.Option(help="where the example job is written; default build/IMAGE.sbatch")] = "",
+) -> None:
+    """Print the enroot, srun and sbatch lines for a reference, and write a job that probes the image on each node."""
+    from lockstep.cli.options import known_image
+    from lockstep.console import out
+    from lockstep.matrix import load
+    from lockstep.paths import BUILD
+    from lockstep.ship import push as pushing
+    from lockstep.ship import refs
+    from lockstep.ship import slurm as lines
+
+    matrix = load()
+    known_image(image, matrix)
+    parsed = refs.parse(ref or pushing.default_target(image, tag))
+    path = Path(job) if job else BUILD / f"{image}.sbatch"
+    lines.write_job(path, image, matrix, parsed)
+    out.print(lines.describe(parsed, image, shown(path)), markup=False, soft_wrap=True)
+
+
+def shown(path: Path) -> str:
+    """Return a path as the user would type it: relative where it lies below the working folder."""
+    absolute = path.absolute()
+    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(absolute)
+
+
+def _source(
+    image: str, arch: str, source: str, output: str, ref: str, suffix: str
+) -> tuple[Path, str, AbstractContextManager[Source]]:
+    """Return the output file, how to show it, and the source to open."""
+    from lockstep.arch import Arch, host_arch
+    from lockstep.cli.options import one_of
+    from lockstep.paths import BUILD
+    from lockstep.ship import digests
+    from lockstep.ship.source import open_source
+
+    wanted = Arch(one_of("architecture", arch or host_arch().value, tuple(each.value for each in Arch)))
+    target = Path(output) if output else BUILD / f"{image}.{wanted}{suffix}"
+    text = source or str(digests.layout_of(digests.built(image, wanted)))
+    return target, shown(target), open_source(text, wanted, target.absolute().parent, ref)
