@@ -35,7 +35,7 @@ if [ -e /sys/fs/cgroup/cgroup.controllers ] && [ -e /sys/fs/cgroup/cgroup.type ]
     while read -r member; do
         echo "$member" >/sys/fs/cgroup/lockstep-init/cgroup.procs 2>/dev/null || :
     done </sys/fs/cgroup/cgroup.procs
-    read -r controllers </sys/fs/cgroup/cgroup.controllers
+    read -r controllers </sys/fs/cgroup/cgroup.controllers || : # empty where cgroup v1 has them all
     for controller in $controllers; do
         echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null || :
     done

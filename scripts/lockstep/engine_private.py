@@ -213,7 +213,7 @@ def _start(where: EngineDir) -> None:
 def _last_words(where: EngineDir) -> str:
     lines = where.log.read_text(errors="replace").strip().splitlines()
     telling = [line for line in lines if "level=info" not in line and "level=warn" not in line]
-    return " | ".join((telling or lines or ["it said nothing"])[-3:])[-600:]
+    return " | ".join((telling or lines or ["docker/engine/start.sh ended without a word"])[-3:])[-600:]
 
 
 def stop(where: EngineDir) -> bool:
