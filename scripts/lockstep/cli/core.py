@@ -9,7 +9,7 @@ import typer
 
 def register(app: typer.Typer) -> None:
     """Add the commands. Each imports what it needs when it runs, so that `render` starts in a fraction of a second."""
-    for command in (lock, plan, render, image):
+    for command in (lock, plan, render, image, probe):
         app.command()(command)
 
 
@@ -120,3 +120,21 @@ def image(
         cache_from,
     )
     report(make_image(matrix, name, known_arch(arch, matrix), options))
+
+
+def probe(
+    name: Annotated[str, typer.Argument(help="an image of versions.yaml that has been built")],
+    arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
+    select: Annotated[str, typer.Option(help="only probes whose name matches (pytest -k)")] = "",
+) -> None:
+    """Run an image and look into it as root and as a cluster's user."""
+    from lockstep.cli.options import known_arch, known_image
+    from lockstep.console import out
+    from lockstep.matrix import load
+    from lockstep.paths import ROOT
+    from lockstep.probe import probe as probe_image
+
+    matrix = load()
+    known_image(name, matrix)
+    record = probe_image(matrix, name, known_arch(arch, matrix), select)
+    out.print(f"every probe passed; recorded in {record.relative_to(ROOT)}")

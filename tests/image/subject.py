@@ -1,0 +1,60 @@
+"""Which image is under test, and what its locks say of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+
+from lockstep.arch import Arch
+from lockstep.lock import Lock, read_lock
+from lockstep.matrix import Backend, load
+
+
+@dataclass(frozen=True)
+class Config:
+    """The image's own configuration, as the engine reports it."""
+
+    env: dict[str, str]
+    labels: dict[str, str]
+    entrypoint: list[str]
+
+
+def _config() -> Config:
+    data = json.loads(os.environ.get("LOCKSTEP_CONFIG", "{}"))
+    env = dict(text.split("=", 1) for text in data.get("Env") or [])
+    return Config(env, data.get("Labels") or {}, data.get("Entrypoint") or [])
+
+
+@dataclass
+class Subject:
+    """The image under test. `results` collects, per `venv:module`, what its import did."""
+
+    image: str
+    arch: Arch
+    user: str
+    backends: dict[str, Backend]
+    locks: dict[str, Lock]
+    python: str
+    epoch: int
+    config: Config
+    results: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def _subject() -> Subject:
+    matrix = load()
+    image, arch = os.environ.get("LOCKSTEP_IMAGE", "smoke"), Arch(os.environ.get("LOCKSTEP_ARCH", "x86_64"))
+    names = matrix.images[image].backends
+    return Subject(
+        image,
+        arch,
+        os.environ.get("LOCKSTEP_USER", "root"),
+        {name: matrix.backends[name] for name in names},
+        {name: read_lock(name, arch) for name in names},
+        matrix.python,
+        matrix.epoch,
+        _config(),
+    )
+
+
+SUBJECT = _subject()
