@@ -49,9 +49,9 @@ def probe(matrix: Matrix, image: str, arch: Arch, select: str = "") -> Path:
         from lockstep.engine_binfmt import ensure_binfmt
 
         ensure_binfmt(arch)
-    if subprocess.run(
-        engine.docker_cmd("image", "inspect", name), env=engine.env, capture_output=True, check=False
-    ).returncode:
+    inspect = engine.docker_cmd("image", "inspect", "--format", "{{json .Config}}", name)
+    known = subprocess.run(inspect, env=engine.env, capture_output=True, text=True, check=False)
+    if known.returncode:
         raise LockstepError(
             "the engine has no such image", where=name, fix=f"run `make image IMAGE={image} ARCH={arch}`"
         )
@@ -61,7 +61,9 @@ def probe(matrix: Matrix, image: str, arch: Arch, select: str = "") -> Path:
     for user, flags in USERS.items():
         with _container(engine, name, arch, flags) as container:
             results = record.with_name(f".{record.name}.{user}")
-            if _pytest(engine, container, image, arch, user, results, select):
+            about = {"LOCKSTEP_IMAGE": image, "LOCKSTEP_ARCH": arch.value, "LOCKSTEP_USER": user}
+            about |= {"LOCKSTEP_RESULTS": str(results), "LOCKSTEP_CONFIG": known.stdout}
+            if _pytest(engine, container, about, select):
                 failed.append(user)
             _merge(seen, user, results)
     write_text(
@@ -85,13 +87,12 @@ def _container(engine: Engine, name: str, arch: Arch, flags: list[str]) -> Itera
         run(engine.docker_cmd("rm", "--force", container), env=engine.env)
 
 
-def _pytest(engine: Engine, container: str, image: str, arch: Arch, user: str, results: Path, select: str) -> int:
-    results.parent.mkdir(parents=True, exist_ok=True)
-    results.unlink(missing_ok=True)
-    env = dict(engine.env)
+def _pytest(engine: Engine, container: str, about: dict[str, str], select: str) -> int:
+    """Run tests/image against a container; `about` tells them what it is."""
+    env = engine.env | about
     # testinfra calls the first `docker` of PATH.
     env["PATH"] = f"{engine.docker.parent}{os.pathsep}{env.get('PATH', '')}"
-    env.update(LOCKSTEP_IMAGE=image, LOCKSTEP_ARCH=arch.value, LOCKSTEP_USER=user, LOCKSTEP_RESULTS=str(results))
+    Path(about["LOCKSTEP_RESULTS"]).parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--hosts=docker://{container}"]
     words += ["-k", select] if select else []
     return subprocess.run([*words, "tests/image"], cwd=ROOT, env=env, check=False).returncode
