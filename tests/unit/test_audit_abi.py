@@ -141,6 +141,24 @@ def test_weak_symbols_and_python_symbols_are_no_findings(tmp_path: Path) -> None
     assert check(tmp_path) == []
 
 
+def test_extension_for_another_python_is_never_loaded(tmp_path: Path) -> None:
+    """A wheel may carry a module for each Python; one that carries only another's cannot be imported."""
+    source = "extern int _PyThreadState_UncheckedGet(void); int f(void) { return _PyThreadState_UncheckedGet(); }"
+    for name in (
+        "_C.cpython-310-x.so",
+        "_C.cpython-313-x.so",
+        "_D.cpython-312-x.so",
+        "_D.abi3.so",
+        "_E.cpython-310-x.so",
+    ):
+        library(tmp_path / name, source if "-31" in name and "313" not in name else "int f(void) { return 0; }")
+    assert {item.path: (item.kind, item.level) for item in check(tmp_path)} == {
+        "_C.cpython-310-x.so": ("other-python", "note"),
+        "_D.cpython-312-x.so": ("other-python", "note"),
+        "_E.cpython-310-x.so": ("python", "fail"),
+    }
+
+
 def test_base_list_names_the_loader_the_c_library_and_python() -> None:
     for arch in Arch:
         base = trixie(arch)

@@ -12,13 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auditkit import library, wheel
-from lockstep.arch import Arch
+from lockstep.arch import Arch, host_arch
 from lockstep.audit.elf import Elf
 from lockstep.audit.run import Options
 from lockstep.audit.waivers import AuditRules
-from lockstep.audit.wheels import audit_lock, card_of, check_cards, is_lock, locked_cards, overlap_of_lock, wheel_elves
+from lockstep.audit.wheel_abi import check_wheel_abi, torch_line, wheel_elves
+from lockstep.audit.wheels import audit_lock, card_of, check_cards, is_lock, locked_cards, overlap_of_lock
 from lockstep.errors import LockstepError
 from lockstep.lock import Lock, LockedWheel, format_lock
+
+HERE = host_arch()
 
 
 def locked(path: Path) -> LockedWheel:
@@ -85,6 +88,22 @@ def test_elves_of_a_wheel(tmp_path: Path) -> None:
     assert isinstance(whole[1], Elf)
     assert whole[1].exports() == {"f"}
     assert cut == ("pkg/cut.so", "is a truncated ELF file: its program headers lie past its end")
+
+
+def test_A4_wheel_for_another_torch_is_seen_before_it_is_installed(tmp_path: Path) -> None:
+    symbol = "_ZNR5torch7Library4_defEON3c1014FunctionSchemaE"
+    old = library(tmp_path / "libtorch_cpu.so", f"void {symbol}(void) {{}}", soname="libtorch_cpu.so")
+    torches = {}
+    for version, source in (("2.11.0", old.read_bytes()), ("2.13.0", b"")):
+        data = source or library(tmp_path / "new.so", "void x(void) {}", soname="libtorch_cpu.so").read_bytes()
+        torches[version] = wheel(tmp_path, "torch", version, {"torch/lib/libtorch_cpu.so": data})
+    user = library(tmp_path / "ops.so", f"extern void {symbol}(void); void f(void) {{ {symbol}(); }}", links=[old])
+    kernel = wheel(tmp_path, "kernel", "0.4.5", {"kernel/ops.so": user.read_bytes()})
+    line = torch_line(torches["2.11.0"], "2.11.0")
+    (found,) = check_wheel_abi(kernel, [torches["2.13.0"]], HERE, torch="2.13.0", others=[line])
+    assert (found.symbols, found.wheel) == ((symbol,), "kernel-0.4.5")
+    assert found.why == "built for another torch: the symbol is in torch 2.11.0, not in torch 2.13.0"
+    assert check_wheel_abi(kernel, [torches["2.11.0"]], HERE, torch="2.11.0") == []
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"<html>404</html>", b"\x50\x4b\x05\x06" + bytes(18)])

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from lockstep.arch import Arch
 from lockstep.audit.base import Base
@@ -21,6 +21,7 @@ from lockstep.audit.finding import Finding
 # torch/__init__.py opens this one with RTLD_GLOBAL, so what it needs is visible to all that is loaded after torch.
 _GLOBAL = "libtorch_global_deps.so"
 _MACHINES = {3: "32-bit x86", 40: "32-bit ARM", 62: "x86_64", 183: "aarch64", 21: "ppc64", 22: "s390", 243: "RISC-V"}
+_TAGGED = re.compile(r"^(?P<stem>.+)\.cpython-3(?P<minor>\d+)t?-[^/]*\.so$")
 _PYTHON = re.compile(r"^_?Py[A-Z_]")
 _TORCH = re.compile(r"^_ZN?[A-Z]*\d*(?:3c10|2at|5torch|6caffe2)|^THP|^aoti_torch")
 
@@ -42,6 +43,7 @@ def check_abi(
     venv: str = "",
     owner: Callable[[str], str] = lambda path: "",
     torch: str = "",
+    python: str = "3.13",
     others: Sequence[Line] = (),
 ) -> list[Finding]:
     """Return the abi findings of one venv, sorted by path.
@@ -49,7 +51,8 @@ def check_abi(
     objects and broken are the venv's ELF files by path; owner gives `name version` of a path; torch is the venv's own
     version of it. Kinds: damaged, machine, needed (a library that nothing provides, with the symbols lost through it),
     version (a symbol version that the provider lacks), undefined (a symbol that nothing provides), unlinked (one that
-    only a library out of reach provides), and the note needs-driver.
+    only a library out of reach provides), python (an extension for another Python, without one for this), and the notes
+    needs-driver and other-python.
     """
     scope = _Scope(objects, base)
     findings = [Finding("abi", "damaged", venv, path, fault, owner(path)) for path, fault in broken.items()]
@@ -71,8 +74,29 @@ def check_abi(
                 )
             )
             continue
-        findings += _check_object(path, elf, scope, venv, wheel, torch, others)
+        other = other_python(path, objects, python)
+        # The import system looks at the tag first, so this one is never loaded, whatever it would need.
+        findings += [replace(other, venv=venv, wheel=wheel)] if other else []
+        if other is None:
+            findings += _check_object(path, elf, scope, venv, wheel, torch, others)
     return sorted(findings, key=lambda item: (item.path, item.kind))
+
+
+def other_python(path: str, objects: Container[str], python: str) -> Finding | None:
+    """Return a finding for an extension module tagged for another CPython than `python`, or None.
+
+    It is a note where the same module is there for this one too, under its tag, as abi3 or untagged (importlib's
+    EXTENSION_SUFFIXES), and a failure where it is not: the import would end in ModuleNotFoundError.
+    """
+    match = _TAGGED.match(path)
+    minor = python.partition(".")[2]
+    if match is None or match["minor"] == minor:
+        return None
+    own = path.replace(f".cpython-3{match['minor']}", f".cpython-3{minor}", 1)
+    built = f"is an extension for CPython 3.{match['minor']}"
+    if any(name in objects for name in (own, f"{match['stem']}.abi3.so", f"{match['stem']}.so")):
+        return Finding("abi", "other-python", "", path, f"{built}; {python} has its own", level="note")
+    return Finding("abi", "python", "", path, f"{built}, and there is none for {python}", why="the module cannot load")
 
 
 def _check_object(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import posixpath
 import tarfile
 import tempfile
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
-from lockstep.audit.elf import MAGIC, Elf, ElfError, read_elf
+from lockstep.audit.elf import MAGIC, Elf, ElfError, parse_elf
 from lockstep.audit.finding import Finding
 from lockstep.audit.oci import ImageSource, LayerBlob, check_size, layer_tar
 from lockstep.audit.tree import Entry, Tree, keeps, not_elf
@@ -25,6 +25,7 @@ _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 # Raised when what is kept of a layer changes, so that older notes are not read.
 _FORMAT = 1
 _CHUNK = 1 << 20
+_IN_MEMORY = 64 << 20
 DUPLICATE = 1 << 20
 """Bytes from which a file that is shipped twice is a fault: below it, the layers' own overhead is as large."""
 
@@ -47,14 +48,14 @@ def _scan(job: tuple[ImageSource, LayerBlob, bool]) -> Tree:
     check_size(source, layer)
     if cache and note.is_file():
         try:
-            return _load(note.read_bytes())
+            return load(note.read_bytes())
         except (zlib.error, ValueError, KeyError, TypeError):
             note.unlink(missing_ok=True)
     with layer_tar(source, layer) as archive:
         tree = scan_tar(archive)
     if cache:
         with replacing(note) as part:
-            part.write_bytes(_dump(tree))
+            part.write_bytes(dump(tree))
     return tree
 
 
@@ -85,20 +86,18 @@ def _scan_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, t
     digest, kept, want = hashlib.sha256(), b"", keeps(path, member.mode)
     chunk = stream.read(_CHUNK)
     head = chunk[:4]
-    # A library can be larger than memory should hold, so it goes to an unnamed file and is mapped from there.
-    with tempfile.TemporaryDirectory(dir="/var/tmp") if head == MAGIC else _Nothing() as folder:
-        file = (Path(folder) / "object").open("wb") if folder else None
+    # A library can be larger than memory should hold: such a one goes to a file and is mapped from there.
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir="/var/tmp") as file:
         while chunk:
             digest.update(chunk)
             if len(kept) < want:
                 kept += chunk[: want - len(kept)]
-            if file is not None:
+            if head == MAGIC:
                 file.write(chunk)
             chunk = stream.read(_CHUNK)
-        if file is not None:
-            file.close()
+        if head == MAGIC:
             try:
-                tree.elves[path] = read_elf(Path(file.name))
+                tree.elves[path] = _parse(file, member.size)
             except ElfError as error:
                 tree.broken[path] = str(error)
         elif fault := not_elf(posixpath.basename(path), head):
@@ -108,12 +107,13 @@ def _scan_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, t
     tree.entries[path] = Entry("file", member.size, member.mode & 0o7777, sha256=digest.hexdigest())
 
 
-class _Nothing:
-    def __enter__(self) -> str:
-        return ""
-
-    def __exit__(self, *_: object) -> None:
-        return None
+def _parse(file: tempfile.SpooledTemporaryFile[bytes], size: int) -> Elf:
+    if size <= _IN_MEMORY:
+        file.seek(0)
+        return parse_elf(file.read())
+    file.flush()
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        return parse_elf(mapped)
 
 
 def merge(layers: Sequence[Tree]) -> Tree:
@@ -243,18 +243,27 @@ def _whiteouts(
     return findings
 
 
-def _dump(tree: Tree) -> bytes:
+_ENTRY = tuple(item.name for item in fields(Entry))
+_ELF = tuple(item.name for item in fields(Elf))
+
+
+def dump(tree: Tree) -> bytes:
+    """Return a tree as compressed JSON; `load` gives it back. What lies on disk is not in it."""
     data: dict[str, Any] = {
-        "entries": {path: list(asdict(entry).values()) for path, entry in tree.entries.items()},
-        "elves": {path: list(asdict(elf).values()) for path, elf in tree.elves.items()},
+        "entries": {path: [getattr(entry, key) for key in _ENTRY] for path, entry in tree.entries.items()},
+        "elves": {path: [getattr(elf, key) for key in _ELF] for path, elf in tree.elves.items()},
         "broken": tree.broken,
         "texts": {path: text.decode("latin-1") for path, text in tree.texts.items()},
     }
     return zlib.compress(json.dumps(data).encode("utf-8", "surrogatepass"), 1)
 
 
-def _load(data: bytes) -> Tree:
-    raw = json.loads(zlib.decompress(data))
+def load(data: bytes) -> Tree:
+    """Return the tree of such notes; ValueError, KeyError or TypeError where they are damaged."""
+    try:
+        raw = json.loads(zlib.decompress(data))
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
     return Tree(
         entries={path: Entry(*values) for path, values in raw["entries"].items()},
         elves={path: _elf(values) for path, values in raw["elves"].items()},

@@ -108,7 +108,7 @@ def check_metadata(
     override = {item.name: item for item in overrides}
     left_out = {item.name: item for item in excluded}
     findings = []
-    for item in (*installed, Installed("versions.yaml", "", tuple(roots))):
+    for item in (*installed, Installed("versions.yaml", "", tuple(roots), "versions.yaml")):
         asked = extras.get(item.name, set())
         label = f"{item.name} {item.version}".strip()
         for text in item.requires:

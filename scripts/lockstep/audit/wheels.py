@@ -14,7 +14,7 @@ import struct
 import time
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,6 @@ from pathlib import Path
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from lockstep.arch import Arch
-from lockstep.audit.elf import MAGIC, Elf, ElfError, parse_elf
 from lockstep.audit.finding import Finding
 from lockstep.audit.metadata import Installed, check_metadata
 from lockstep.audit.overlap import Overlap, check_overlap, overlaps
@@ -36,12 +35,12 @@ from lockstep.lock import LockedWheel, parse_lock
 from lockstep.paths import WHEELS, state_dir
 
 # What zipfile raises over damage: its own error, and those of an impossible offset, name, method or flag.
-_DAMAGE = (
+DAMAGE = (
     zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError, struct.error,
     OverflowError, lzma.LZMAError,
 )  # fmt: skip
 _FORMAT = 1
-_FIX = "download it again, or choose another version"
+FIX = "download it again, or choose another version"
 # Requests in flight: an index answers in tens of milliseconds, and a lock names some 200 wheels.
 _PARALLEL = 12
 
@@ -73,15 +72,15 @@ def card_of(wheel: RemoteWheel | Path) -> Card:
         with open_wheel(wheel) as archive:
             members = archive.infolist()
             text = _metadata(archive, filename)
-    except _DAMAGE as error:
-        raise LockstepError(f"is not a sound wheel: {error}", where=filename, fix=_FIX) from None
+    except DAMAGE as error:
+        raise LockstepError(f"is not a sound wheel: {error}", where=filename, fix=FIX) from None
     fields = header_fields(text)
     try:
         name, version, _, _ = parse_wheel_filename(filename)
     except ValueError as error:
-        raise LockstepError(f"is not a wheel: {error}", where=filename, fix=_FIX) from None
+        raise LockstepError(f"is not a wheel: {error}", where=filename, fix=FIX) from None
     files = {
-        _target(item.filename): f"{item.CRC:08x}:{item.file_size}"
+        target(item.filename): f"{item.CRC:08x}:{item.file_size}"
         for item in members
         if not item.is_dir() and not item.filename.split("/", 1)[0].endswith(".dist-info")
     }
@@ -92,11 +91,11 @@ def card_of(wheel: RemoteWheel | Path) -> Card:
 def _metadata(archive: zipfile.ZipFile, filename: str) -> str:
     names = [name for name in archive.namelist() if name.count("/") == 1 and name.endswith(".dist-info/METADATA")]
     if len(names) != 1:
-        raise LockstepError(f"is not a wheel: it holds {len(names)} METADATA files", where=filename, fix=_FIX)
+        raise LockstepError(f"is not a wheel: it holds {len(names)} METADATA files", where=filename, fix=FIX)
     return archive.read(names[0]).decode("utf-8", "replace")
 
 
-def _target(member: str) -> str:
+def target(member: str) -> str:
     """Return where a member is installed, relative to site-packages (wheel format: the .data folder is spread out)."""
     top, _, rest = member.partition("/")
     if not top.endswith(".data"):
@@ -210,25 +209,3 @@ def audit_lock(path: Path, options: Options, rules: AuditRules, wanted: Mapping[
         seconds=time.monotonic() - started,
         findings=tuple(apply_rules(found, rules, arch=arch, today=today, backends=[backend], checks=checks)),
     )
-
-
-def wheel_elves(wheel: RemoteWheel | Path) -> Iterator[tuple[str, Elf | str]]:
-    """Yield (path, tables, or what is wrong) of every ELF file in a wheel. Of a remote one, all of each is fetched.
-
-    Each member is held in memory while it is parsed. LockstepError where the wheel is damaged.
-    """
-    filename = wheel.name if isinstance(wheel, Path) else wheel.filename
-    try:
-        with open_wheel(wheel) as archive:
-            for item in archive.infolist():
-                if item.is_dir() or not (".so" in item.filename or "." not in item.filename.rpartition("/")[2]):
-                    continue
-                data = archive.read(item)
-                if data[:4] != MAGIC:
-                    continue
-                try:
-                    yield _target(item.filename), parse_elf(data)
-                except ElfError as error:
-                    yield _target(item.filename), str(error)
-    except _DAMAGE as error:
-        raise LockstepError(f"is not a sound wheel: {error}", where=filename, fix=_FIX) from None
