@@ -25,7 +25,8 @@ from lockstep.mirror.check import check_bytes, check_filename, check_requirement
 from lockstep.mirror.store import MIRROR, MirroredWheel
 from lockstep.paths import VERSIONS
 
-_CHUNK = 1 << 20
+# Small, because a chunk that a lost connection cut short is lost whole.
+_CHUNK = 1 << 16
 _TIMEOUT = 60.0
 # A source distribution below this size that names a downloading build backend holds no code to speak of.
 _STUB_AT_MOST = 4 << 20
