@@ -20,7 +20,7 @@ from pathlib import Path
 
 from lockstep.arch import Arch, host_arch
 from lockstep.bake_progress import Follower, Step
-from lockstep.base import Role, make_base
+from lockstep.base import Role, make_bases
 from lockstep.disk import require_disk
 from lockstep.engine import Engine
 from lockstep.errors import LockstepError
@@ -79,9 +79,8 @@ def check_output(output: str, platforms: list[str], target: str, *, attested: bo
 
 def prepare_bases(matrix: Matrix, arch: Arch, base: str) -> None:
     """Make the Debian roots that the Dockerfile adds: the target's, unless another base is used, and the builder's."""
-    if base == "bootstrap":
-        make_base(arch, Role.RUNTIME, matrix)
-    make_base(host_arch(), Role.BUILDER, matrix)
+    wanted = [(arch, Role.RUNTIME)] if base == "bootstrap" else []
+    make_bases([*wanted, (host_arch(), Role.BUILDER)], matrix)
 
 
 def require_room(layers: tuple[Layer, ...], image: str, arch: Arch) -> None:

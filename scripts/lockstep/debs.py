@@ -7,6 +7,7 @@ package database are neither read nor changed, and which archive is asked is mmd
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import re
 import shutil
@@ -181,14 +182,19 @@ def fetch_debs(lock: DebLock, where: str) -> list[Path]:
     lacks comes from the archive and must have the locked size and sha256. LockstepError names every package whose
     locked version the archive no longer has. where is the lock's file, for messages.
     """
-    wanted = [deb for deb in lock.debs if not _intact(deb_path(deb), deb)]
-    if wanted:
-        size = sum(deb.size for deb in wanted)
-        require_disk(state_dir(), 2 * size, "fetching the base's packages")
-        note(f"fetching {len(wanted)} Debian packages for {lock.arch} ({megabytes(size)} MB)")
-        with apt_state(lock.suite, lock.arch) as state:
-            _refuse_missing(wanted, _known(state, [deb.name for deb in wanted]), where)
-            _download(wanted, state, where)
+    store = state_dir() / "debs"
+    store.mkdir(parents=True, exist_ok=True)
+    # One at a time: two bases share most packages, and the second finds what the first has fetched.
+    with (store / "lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        wanted = [deb for deb in lock.debs if not _intact(deb_path(deb), deb)]
+        if wanted:
+            size = sum(deb.size for deb in wanted)
+            require_disk(store, 2 * size, "fetching the base's packages")
+            note(f"fetching {len(wanted)} Debian packages for {lock.arch} ({megabytes(size)} MB)")
+            with apt_state(lock.suite, lock.arch) as state:
+                _refuse_missing(wanted, _known(state, [deb.name for deb in wanted]), where)
+                _download(wanted, state, where)
     return [deb_path(deb) for deb in lock.debs]
 
 
@@ -211,9 +217,7 @@ def _refuse_missing(wanted: Sequence[LockedDeb], known: dict[tuple[str, str, str
 
 def _download(wanted: Sequence[LockedDeb], state: AptState, where: str) -> None:
     """Fetch packages with `apt-get download` and move them into the store under their sha256."""
-    store = state_dir() / "debs"
-    store.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=store) as folder:
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=state_dir() / "debs") as folder:
         names = [f"{deb.name}={deb.version}" for deb in wanted]
         run(["apt-get", "-qq", "download", *names], env=state.env, cwd=Path(folder))
         for deb in wanted:

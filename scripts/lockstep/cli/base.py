@@ -28,8 +28,8 @@ def register(app: typer.Typer) -> None:
     @app.command("base")
     def base(arch: Annotated[Arch | None, typer.Option(help="default: this machine's")] = None) -> None:
         """Make the root file systems that an image of this architecture needs, unless they are there; print paths."""
-        from lockstep.base import Role, make_base
+        from lockstep.base import Role, make_bases
 
         # Install stages run on this machine, whatever the image's architecture.
-        for where, role in ((arch or host_arch(), Role.RUNTIME), (host_arch(), Role.BUILDER)):
-            out.print(str(make_base(where, role)), markup=False, soft_wrap=True)
+        for path in make_bases([(arch or host_arch(), Role.RUNTIME), (host_arch(), Role.BUILDER)]):
+            out.print(str(path), markup=False, soft_wrap=True)
