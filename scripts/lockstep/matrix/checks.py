@@ -59,9 +59,10 @@ def _backend(matrix: Matrix, key: Key, backend: Backend) -> Iterator[Problem]:
                     "change the requirement, or put the backend on another line",
                 )
             if requirement.url is not None:
+                # The address is not repeated: it may hold a password.
                 yield Problem(
                     (*key, part, number),
-                    f'"{text}" names an address',
+                    f"the requirement of {requirement.name} names an address",
                     "declare the package under compile or mirror; indexes come from the environment",
                 )
     for number, hold in enumerate(backend.holds):
