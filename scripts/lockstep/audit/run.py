@@ -212,7 +212,7 @@ def _abi(subject: Subject, venv: Venv, options: Options) -> list[Finding]:
 
     return check_abi(
         objects, broken, _base(subject, options), subject.arch, venv=venv.name, owner=owner,
-        torch=venv.version_of("torch"), others=_other_lines(subject, venv, options),
+        torch=venv.version_of("torch"), python=venv.python, others=_other_lines(subject, venv, options),
     )  # fmt: skip
 
 
