@@ -99,3 +99,11 @@ layer-report: setup ## list links across layers, folders turned into links and w
 	@$(LOCKSTEP) layer-report $(IMAGE) --arch $(ARCH) $(if $(FROM),--from $(FROM))
 slurm: setup ## print the enroot, srun and sbatch lines of IMAGE (REF=, TAG=), and write a job that probes it on each node
 	@$(LOCKSTEP) slurm $(IMAGE) $(if $(REF),--ref $(REF)) $(if $(TAG),--tag $(TAG))
+
+.PHONY: patches add-ons runtime-wheel
+patches: setup ## print every patch and how it stands on the locked version (VERSION=, PACKAGE= forecast another)
+	@$(LOCKSTEP) patches $(if $(VERSION),--version $(VERSION)) $(if $(PACKAGE),--package $(PACKAGE))
+add-ons: setup ## lock the codec and audio packages that /opt/lockstep/add-ons of an image installs
+	@$(LOCKSTEP) add-ons
+runtime-wheel: setup ## build the wheel of docker/runtime into build/wheels
+	@$(VENV)/bin/python -m lockstep.runtime_wheel

@@ -66,3 +66,7 @@ def build(out: Path = paths.BUILD / "wheels", source: Path = SOURCE) -> Path:
                 archive.writestr(member, data)
         part.chmod(0o644)
     return wheel
+
+
+if __name__ == "__main__":
+    print(build())

@@ -103,6 +103,14 @@ class Image(Model):
     description: str = ""
 
 
+class AddOn(Model):
+    """A package that images leave out, and that a user may install beside one with /opt/lockstep/add-ons."""
+
+    requirement: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+==\S+$", description="name==version")]
+    lines: Annotated[list[str], Field(min_length=1, description="the torch lines that it works with, as major.minor")]
+    why: Why
+
+
 class Matrix(Model):
     """All of versions.yaml."""
 
@@ -120,6 +128,7 @@ class Matrix(Model):
     mirror: Annotated[dict[Package, MirrorSpec], Field(description="wheels that no build may depend on fetching")] = {}
     backends: dict[Name, Backend]
     images: dict[Name, Image]
+    add_ons: Annotated[list[AddOn], Field(description="what a user may add; never in an image")] = []
     audit: Annotated[AuditRules, Field(description="what `make audit` finds and is right to be there")] = AuditRules()
 
     def targets(self) -> list[Arch]:
