@@ -228,14 +228,13 @@ def symbols_of(findings: Sequence[Finding]) -> dict[str, frozenset[str]]:
 
 
 def read_probes(path: Path) -> dict[tuple[str, str], str]:
-    """Return the results of a probe record: {module: {user: result}} or {module: {user: result, detail: …}}."""
+    """Return the results that `make probe` recorded, by (module, user): pass, needs-driver or fail."""
     try:
         data = json.loads(path.read_text("utf-8"))
         return {
-            (module, user): str(result["result"] if isinstance(result, dict) else result)
-            for module, users in data.items()
-            for user, result in users.items()
-            if user != "detail"
+            (module, user): str(answer["result"])
+            for module, users in data["modules"].items()
+            for user, answer in users.items()
         }
     except FileNotFoundError:
         raise LockstepError(

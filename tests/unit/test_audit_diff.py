@@ -60,11 +60,11 @@ def test_two_images_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found.symbols == (Change("v: pkg/ext.so", "before", "after"),)
     assert (found.layers_kept, found.layers_new, found.patches) == (1, 1, ())
     for name, result in (("a", "pass"), ("b", "fail")):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"pkg": {"root": result}}))
+        (tmp_path / f"{name}.json").write_text(json.dumps({"modules": {"v:pkg": {"root": {"result": result}}}}))
     words = ["diff", str(a), str(b), "--probes-a", str(tmp_path / "a.json"), "--probes-b", str(tmp_path / "b.json")]
     shown = CliRunner().invoke(build_app(), words)
     assert shown.exit_code == 1
-    assert "probe, B fails and A passes: pkg as root" in shown.output
+    assert "probe, B fails and A passes: v:pkg as root" in shown.output
     data = json.loads(CliRunner().invoke(build_app(), [*words, "--json"]).stdout)
     assert data["packages"] == [{"what": "v: pkg", "before": "1", "after": "2"}]
     assert SITE not in shown.output

@@ -120,8 +120,7 @@ def gather(path: Path, options: Options) -> Subject:
         source = open_image(path, options.arch.docker if options.arch else "")
         layers = scan_image(source, workers=options.workers, cache=options.cache)
         tree = merge(layers)
-        labels = (source.config.get("config") or {}).get("Labels") or {}
-        own_from = int(labels.get("dev.lockstep.base-layers", "0"))
+        own_from = first_own(layers)
         venvs = find_venvs(tree)
         arch = {arch.docker: arch for arch in Arch}.get(source.architecture)
     elif path.is_file():
@@ -140,6 +139,14 @@ def gather(path: Path, options: Options) -> Subject:
         raise LockstepError("holds no venv", where=str(path), fix="name a venv, a root with /opt/venvs, or an image")
     arch = options.arch or arch or majority(tree, venvs)
     return Subject(tree, layers, venvs, arch, own_from)
+
+
+def first_own(layers: Sequence[Tree]) -> int:
+    """Return the number of the first layer with something of ours in it; those below are a foreign base."""
+    for number, layer in enumerate(layers):
+        if any(path.startswith(("opt/venvs/", "opt/lockstep/")) for path in layer.entries):
+            return number
+    return 0
 
 
 def _never(_: str) -> bool:
