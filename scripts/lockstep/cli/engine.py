@@ -36,11 +36,16 @@ def register(app: typer.Typer) -> None:
         status = engine_status()
         rows = table("engine", status.kind)
         rows.add_row("answers", "yes" if status.running else "no")
-        rows.add_row("address", status.address)
-        rows.add_row("docker", status.server)
-        rows.add_row("buildx", status.buildx)
-        rows.add_row("image store", "containerd" if status.containerd_store else "docker's own")
-        rows.add_row("note", status.note)
+        store = ("containerd" if status.containerd_store else "docker's own") if status.running else ""
+        for name, value in (
+            ("address", status.address),
+            ("docker", status.server),
+            ("buildx", status.buildx),
+            ("image store", store),
+            ("note", status.note),
+        ):
+            if value:
+                rows.add_row(name, value)
         out.print(rows)
 
     @app.command("engine-clean")
