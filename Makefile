@@ -86,9 +86,9 @@ mirror-push: setup ## push the mirrored wheels to a registry (TO=REGISTRY/NAME)
 mirror-pull: setup ## pull mirrored wheels from a registry (FROM=REGISTRY/NAME)
 	@$(LOCKSTEP) mirror-pull $(FROM)
 
-.PHONY: push merge sqsh flatten layer-report slurm
-push: setup ## push what was built of IMAGE to $$REGISTRY/IMAGE or REF=, every architecture or ARCH=, then move TAG=
-	@$(LOCKSTEP) push $(IMAGE) $(if $(TAG),--tag $(TAG)) $(if $(REF),--ref $(REF)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH))
+.PHONY: push merge sqsh flatten layer-report slurm sbom verify
+push: setup ## push what was built of IMAGE to $$REGISTRY/IMAGE or REF=, every architecture or ARCH=, then move TAG= (SIGN_KEY=)
+	@$(LOCKSTEP) push $(IMAGE) $(if $(TAG),--tag $(TAG)) $(if $(REF),--ref $(REF)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH)) $(if $(SIGN_KEY),--sign-key $(SIGN_KEY))
 merge: setup ## make one index of DIGESTS="sha256:… sha256:…" that are in the registry, and move REF=HOST/PATH:TAG to it
 	@$(LOCKSTEP) merge $(REF) $(DIGESTS)
 sqsh: setup ## make the .sqsh of IMAGE for ARCH (FROM=reference|layout|tarball|docker-daemon:NAME, OUT=, REF=, COMP=, LEVEL=, PROCESSORS=)
@@ -97,6 +97,10 @@ flatten: setup ## write the merged tree of IMAGE for ARCH as one tar (FROM=, OUT
 	@$(LOCKSTEP) flatten $(IMAGE) --arch $(ARCH) $(if $(FROM),--from $(FROM)) $(if $(OUT),--out $(OUT))
 layer-report: setup ## list links across layers, folders turned into links and whiteouts of IMAGE for ARCH (FROM=)
 	@$(LOCKSTEP) layer-report $(IMAGE) --arch $(ARCH) $(if $(FROM),--from $(FROM))
+sbom: setup ## write the CycloneDX SBOM of IMAGE for ARCH (OUT=)
+	@$(LOCKSTEP) sbom $(IMAGE) --arch $(ARCH) $(if $(OUT),--out $(OUT))
+verify: setup ## check REF=: digests, signature (KEY=public.pem), SBOM against the layers, and with REBUILD=1 that it builds the same
+	@$(LOCKSTEP) verify $(REF) $(if $(KEY),--key $(KEY)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH)) $(if $(REBUILD),--rebuild)
 slurm: setup ## print the enroot, srun and sbatch lines of IMAGE (REF=, TAG=), and write a job that probes it on each node
 	@$(LOCKSTEP) slurm $(IMAGE) $(if $(REF),--ref $(REF)) $(if $(TAG),--tag $(TAG))
 

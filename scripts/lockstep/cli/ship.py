@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (push, merge, sqsh, flatten, layer_report, slurm):
+    for command in (push, merge, sqsh, flatten, layer_report, slurm, sbom, verify):
         app.command()(command)
 
 
@@ -23,13 +23,17 @@ def push(
     tag: Annotated[str, typer.Option(help="the tag to move once everything is there; none: push by digest only")] = "",
     ref: Annotated[str, typer.Option(help="HOST/PATH to push to; default $REGISTRY/IMAGE")] = "",
     arch: Annotated[list[str] | None, typer.Option(help="only this architecture; may be given more than once")] = None,
+    attest: Annotated[bool, typer.Option(help="attach SBOM and provenance")] = True,
+    sign_key: Annotated[str, typer.Option(help="PEM private key to sign with; its password is in SIGN_PASSWORD")] = "",
 ) -> None:
     """Push what was built: each architecture by digest, then one index, then the tag, last."""
     from lockstep.cli.options import known_arch, known_image
-    from lockstep.console import out
+    from lockstep.console import note, out
     from lockstep.matrix import load
+    from lockstep.ship import attest as attesting
     from lockstep.ship import push as pushing
-    from lockstep.ship import refs
+    from lockstep.ship import refs, sign
+    from lockstep.ship.describe import documents
 
     matrix = load()
     known_image(image, matrix)
@@ -37,12 +41,24 @@ def push(
     target = refs.parse(ref or pushing.default_target(image))
     target = target.with_tag(tag) if tag else target
     images = pushing.built_images(image, arches)
+    # Before anything is sent: this refuses a checkout whose locks are not those of the image.
+    papers = [documents(matrix, image, each, held, target) for each, held in zip(arches, images, strict=True) if attest]
     pushing.push_by_digest(images, target)
-    for each in images:
-        out.print(str(target.with_digest(each.descriptor.digest)), soft_wrap=True)
+    for number, held in enumerate(images):
+        if attest:
+            note(f"attaching SBOM and provenance to {held.descriptor.digest}")
+            attesting.attach(target, held.descriptor, papers[number])
+        if sign_key:
+            sign.sign(target, [held.descriptor.digest], Path(sign_key))
+        out.print(str(target.with_digest(held.descriptor.digest)), soft_wrap=True)
+
+    def before_tag(index: pushing.Index) -> None:
+        if sign_key:
+            sign.sign(target, [index.digest], Path(sign_key))
+
     if target.tag:
-        index = pushing.push_index(images, target)
-        out.print(str(target.with_digest(index.digest)), soft_wrap=True)
+        made = pushing.push_index(images, target, before_tag)
+        out.print(str(target.with_digest(made.digest)), soft_wrap=True)
 
 
 def merge(
@@ -147,6 +163,59 @@ def slurm(
     path = Path(job) if job else BUILD / f"{image}.sbatch"
     lines.write_job(path, image, matrix, parsed)
     out.print(lines.describe(parsed, image, shown(path)), markup=False, soft_wrap=True)
+
+
+def sbom(
+    image: Annotated[str, typer.Argument(help="an image of versions.yaml that has been built")],
+    arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
+    output: Annotated[str, typer.Option("--out", help="the file; default build/IMAGE.ARCH.cdx.json")] = "",
+) -> None:
+    """Write the CycloneDX SBOM of a built image."""
+    from lockstep.cli.options import known_arch, known_image
+    from lockstep.console import out
+    from lockstep.files import write_text
+    from lockstep.matrix import load
+    from lockstep.paths import BUILD
+    from lockstep.ship import push as pushing
+    from lockstep.ship.describe import bill
+
+    matrix = load()
+    known_image(image, matrix)
+    wanted = known_arch(arch, matrix)
+    path = Path(output) if output else BUILD / f"{image}.{wanted}.cdx.json"
+    write_text(path, bill(matrix, image, wanted, pushing.built_images(image, [wanted])[0]).decode())
+    out.print(shown(path), soft_wrap=True)
+
+
+def verify(
+    ref: Annotated[str, typer.Argument(help="HOST/PATH:TAG or HOST/PATH@DIGEST")],
+    key: Annotated[str, typer.Option(help="PEM public key that must have signed it")] = "",
+    arch: Annotated[list[str] | None, typer.Option(help="only this architecture; may be given more than once")] = None,
+    rebuild: Annotated[bool, typer.Option(help="build it again from its provenance and compare digests")] = False,
+) -> None:
+    """Check a pushed image: digests, signature, SBOM against the layers, and with --rebuild that it builds the same."""
+    from lockstep.arch import Arch
+    from lockstep.cli.options import one_of
+    from lockstep.console import out, table
+    from lockstep.paths import BUILD
+    from lockstep.ship import refs
+    from lockstep.ship import verify as verifying
+    from lockstep.ship.rebuild import rebuild as build_again
+
+    names = tuple(each.value for each in Arch)
+    checks = verifying.verify(
+        refs.parse(ref),
+        key=Path(key) if key else None,
+        scratch=BUILD,
+        arches=[Arch(one_of("architecture", each, names)) for each in arch or []],
+        rebuild=build_again if rebuild else None,
+    )
+    rows = table("check", "state", "detail")
+    for each in checks:
+        rows.add_row(each.what, each.state, each.detail)
+    out.print(rows, markup=False)
+    if any(each.state == "FAIL" for each in checks):
+        raise typer.Exit(1)
 
 
 def shown(path: Path) -> str:

@@ -200,3 +200,12 @@ class Layout:
             where=str(self.path),
             fix="name the architecture with ARCH=" if arch is None else f"build the image with ARCH={arch}",
         )
+
+
+def put_blob(layout: Layout, body: bytes, media_type: str) -> Descriptor:
+    """Write a small blob into a layout and return its descriptor."""
+    digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+    path = layout.blob(digest)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(body)
+    return Descriptor(media_type, digest, len(body))

@@ -29,6 +29,7 @@ from lockstep.ship.layout import (
     Descriptor,
     Layout,
     OciImage,
+    put_blob,
 )
 from lockstep.ship.refs import Ref
 from lockstep.ship.registry import Registry
@@ -153,12 +154,12 @@ def merge(target: Ref, wanted: Sequence[str]) -> Index:
                     where=target.repository,
                     fix="push that architecture first",
                 )
-            _put_blob(layout, manifest.body)
-            _put_blob(layout, registry.blob(manifest.data["config"]["digest"]))
+            put_blob(layout, manifest.body, manifest.media_type)
+            put_blob(layout, registry.blob(manifest.data["config"]["digest"]), "")
             images.append(OciImage(layout, Descriptor(manifest.media_type, digest, len(manifest.body)), manifest.data))
         index = index_of(images)
         write_layout(layout.path, [], [Descriptor(index.media_type, index.digest, len(index.body))], "index")
-        _put_blob(layout, index.body)
+        put_blob(layout, index.body, index.media_type)
         move_tag(layout, target, index, access)
     return index
 
@@ -189,7 +190,7 @@ def copy(layout: Layout, name: str, target: Ref, access: Access, *, whole: bool 
 def merged_layout(folder: Path, images: Sequence[OciImage], index: Index) -> Layout:
     """Make a layout below `folder` whose one entry, named `index`, is the index; blobs are links, not copies."""
     layout = write_layout(folder, images, [Descriptor(index.media_type, index.digest, len(index.body))], "index")
-    _put_blob(layout, index.body)
+    put_blob(layout, index.body, index.media_type)
     return layout
 
 
@@ -207,14 +208,6 @@ def write_layout(folder: Path, images: Sequence[OciImage], entries: Sequence[Des
     manifests = [{**each.to_json(), "annotations": {"org.opencontainers.image.ref.name": name}} for each in entries]
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": manifests}))
     return Layout(folder)
-
-
-def _put_blob(layout: Layout, body: bytes) -> str:
-    digest = hashlib.sha256(body).hexdigest()
-    path = layout.path / "blobs/sha256" / digest
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(body)
-    return f"sha256:{digest}"
 
 
 def default_target(image: str, tag: str = "", env: Mapping[str, str] = os.environ) -> str:

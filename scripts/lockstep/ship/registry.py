@@ -1,6 +1,7 @@
-"""Read from a registry what skopeo cannot ask for: an answer to given Accept types, and the referrers of a digest.
+"""What skopeo cannot do with a registry: an answer to given Accept types, and the referrers of a digest.
 
-Everything is uploaded by skopeo (see push.py); this module only reads. The protocol is
+Images and artifacts are uploaded by skopeo (see push.py). The one thing put from here is the index under a referrers
+tag: skopeo up to 1.9 writes an index anew and drops the artifactType of its entries. The protocol is
 https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md.
 """
 
@@ -76,7 +77,7 @@ class Registry:
 
     def has_blob(self, digest: str) -> bool:
         """Return whether the repository holds a blob."""
-        answer = self._get(f"blobs/{digest}", {}, method="HEAD")
+        answer = self._ask("HEAD", f"blobs/{digest}", {})
         if answer.status_code != 404:
             self._must_be_ok(answer, f"blob {digest}")
         return answer.status_code != 404
@@ -89,6 +90,12 @@ class Registry:
             raise LockstepError(f"the registry gave other bytes for the blob {digest}", where=self.ref.repository)
         return answer.content
 
+    def put_index(self, tag: str, body: bytes) -> None:
+        """Point a tag at an OCI index whose manifests are in the repository already."""
+        answer = self._ask("PUT", f"manifests/{tag}", {"Content-Type": OCI_INDEX}, body)
+        if answer.status_code != 201:
+            self._must_be_ok(answer, f"index {tag}")
+
     def referrers(self, digest: str) -> list[dict[str, Any]] | None:
         """Return the descriptors that refer to `digest` by the referrers API, or None where the registry lacks it."""
         answer = self._get(f"referrers/{digest}", {"Accept": OCI_INDEX})
@@ -99,42 +106,38 @@ class Registry:
         found: list[dict[str, Any]] = answer.json().get("manifests") or []
         return found
 
-    def _url(self, tail: str) -> str:
-        return f"{self._scheme}://{self.ref.api_host}/v2/{self.ref.path}/{tail}"
+    def _get(self, tail: str, headers: dict[str, str]) -> requests.Response:
+        return self._ask("GET", tail, headers)
 
-    def _get(self, tail: str, headers: dict[str, str], method: str = "GET") -> requests.Response:
-        answer = self._send(method, tail, headers)
+    def _ask(self, method: str, tail: str, headers: dict[str, str], body: bytes | None = None) -> requests.Response:
+        answer = self._send(method, tail, headers, body)
         if answer.status_code == 401:
             self._authorize(answer.headers.get("WWW-Authenticate", ""))
-            answer = self._send(method, tail, headers)
+            answer = self._send(method, tail, headers, body)
         return answer
 
-    def _send(self, method: str, tail: str, headers: dict[str, str]) -> requests.Response:
+    def _send(self, method: str, tail: str, headers: dict[str, str], body: bytes | None) -> requests.Response:
         if self._authorization:
             headers = {**headers, "Authorization": self._authorization}
+        url = f"{self._scheme}://{self.ref.api_host}/v2/{self.ref.path}/{tail}"
         try:
-            return self._request(method, self._url(tail), headers)
-        except requests.exceptions.SSLError as error:
-            if self.access.insecure and self._scheme == "https":
-                self._scheme = "http"
-                return self._send(method, tail, headers)
-            raise LockstepError(
-                f"its certificate is not trusted ({_short(error)})",
-                where=self.ref.registry,
-                fix="name its certificate authority with REGISTRY_CA=FILE",
-            ) from None
+            # requests drops the Authorization header where a redirect leads to another host, as it must.
+            return self._session.request(
+                method, url, headers=headers, data=body, timeout=_TIMEOUT, verify=self._session.verify
+            )
         except requests.RequestException as error:
             if self.access.insecure and self._scheme == "https":
                 self._scheme = "http"
-                return self._send(method, tail, headers)
+                return self._send(method, tail, headers, body)
+            if isinstance(error, requests.exceptions.SSLError):
+                raise LockstepError(
+                    f"its certificate is not trusted ({_short(error)})",
+                    where=self.ref.registry,
+                    fix="name its certificate authority with REGISTRY_CA=FILE",
+                ) from None
             raise LockstepError(
                 f"it does not answer ({_short(error)})", where=self.ref.registry, fix="check the name and the network"
             ) from None
-
-    def _request(self, method: str, url: str, headers: dict[str, str]) -> requests.Response:
-        # A redirect to a blob store drops the Authorization header (requests does so across hosts), as it must.
-        # An explicit Accept of */* is what curl sends; requests sends the same by default.
-        return self._session.request(method, url, headers=headers, timeout=_TIMEOUT, verify=self._session.verify)
 
     def _authorize(self, challenge: str) -> None:
         """Answer a 401 as https://distribution.github.io/distribution/spec/auth/token/ says, or by Basic."""
