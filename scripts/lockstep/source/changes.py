@@ -10,6 +10,7 @@ from lockstep.source.check import Call, Seen, State, Use
 from lockstep.source.classes import decorators
 from lockstep.source.findings import Finding
 from lockstep.source.model import Function, Module
+from lockstep.source.nodes import walk
 from lockstep.source.signature import Parameter, Signature, from_arguments
 from lockstep.source.values import ClassInfo, ClassV, DataV, InstV, Member, ModuleV, SuperV, Value
 from lockstep.source.world import World
@@ -116,7 +117,7 @@ def _given(call: Call, signature: Signature) -> set[str]:
 
 
 def _keywords(module: Module) -> set[str]:
-    return {item.arg for item in ast.walk(module.tree) if isinstance(item, ast.keyword) and item.arg}
+    return {item.arg for item in walk(module.tree) if isinstance(item, ast.keyword) and item.arg}
 
 
 def default_of(world: World, parameter: Parameter) -> str:
@@ -205,7 +206,8 @@ def class_findings(to: tuple[World, Seen], frm: tuple[World, Seen]) -> Iterator[
             if now is not None and was is None and member.kind in {"method", "property", "value"}:
                 if frm[0].classes.find(old, name, skip_first=True) or _unread(frm[0], old):
                     continue
-                yield _collides(info, member, now)
+                if not _is_abstract(now.node):  # else it is what the base asks for
+                    yield _collides(info, member, now)
             elif now is None and was is not None and member.kind == "method":
                 if to[0].classes.find(info, name, skip_first=True) or _unread(to[0], info):
                     continue
@@ -227,6 +229,9 @@ def _base_member(world: World, info: ClassInfo, name: str) -> Member | None:
 
 
 def _collides(info: ClassInfo, member: Member, now: Member) -> Finding:
+    ours, theirs = (
+        _signature(item.node, item.owner.module) if isinstance(item.node, Function) else None for item in (member, now)
+    )
     return Finding(
         "collision",
         info.module.path,
@@ -234,6 +239,8 @@ def _collides(info: ClassInfo, member: Member, now: Member) -> Finding:
         f"{info.name}.{member.name}",
         f"`{member.name}` is a name that the base {now.owner.name} now has too: this one replaces it",
         f"rename it, unless it is meant to replace {now.owner.dotted}.{member.name}",
+        # One that takes what the base's takes was probably written to replace it.
+        note=ours is not None and theirs is not None and not _lacking(ours, theirs) and not _demands(ours, theirs),
     )
 
 
@@ -287,6 +294,13 @@ def _lacking(ours: Signature, theirs: Signature) -> set[str]:
         if not ours.var_keyword or (item.kind == "positional" and not ours.var_positional):
             lacking.add(item.name)
     return lacking
+
+
+def _demands(ours: Signature, theirs: Signature) -> bool:
+    places = sum(item.kind != "keyword" for item in theirs.parameters)
+    have = {item.name for item in theirs.parameters}
+    needed = [item for number, item in enumerate(ours.parameters) if item.required and number >= places]
+    return any(item.name not in have for item in needed)
 
 
 def abstract_names(world: World, info: ClassInfo) -> set[str]:

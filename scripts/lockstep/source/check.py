@@ -13,6 +13,7 @@ from lockstep.source.classes import OBJECT, last_name
 from lockstep.source.findings import Finding
 from lockstep.source.imports import failed_import, import_finding, module_finding
 from lockstep.source.infer import Infer
+from lockstep.source.nodes import walk
 from lockstep.source.signature import Misfit, Signature, Signatures, fit
 from lockstep.source.values import UNKNOWN, ClassInfo, ClassV, External, FuncV, InstV, ModuleV, SuperV, Value
 from lockstep.source.walk import Place
@@ -106,7 +107,7 @@ class Uses:
             return False
         # A fallback runs only where what it stands in for fails.
         for statement in place.fallback_of:
-            for node in ast.walk(statement):
+            for node in walk(statement):
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     tried = self._imported(node, place)
                     if not tried or any(failed_import(self._world, module, name) for module, name in tried):
@@ -149,7 +150,11 @@ class Uses:
             return
         if isinstance(value, ModuleV) and (place.module.path, f"{value.name}.{name}") in self.seen.failed:
             return  # the import says it already
-        self.seen.uses[(node, name)] = Use(node, place, value, name, self._state(value, name), store)
+        state = self._state(value, name)
+        if state is not State.FOUND and place.module.silences(getattr(node, "lineno", 0), "attr-defined"):
+            self.seen.counts["attributes marked attr-defined"] += 1
+            return
+        self.seen.uses[(node, name)] = Use(node, place, value, name, state, store)
 
     def _state(self, value: ModuleV | ClassV | InstV | SuperV, name: str) -> State:
         found = self._world.attribute(value, name)
@@ -187,6 +192,9 @@ class Uses:
         self.seen.counts["calls"] += 1
         if guards.CALL in place.guards:
             self.seen.counts["guarded calls"] += 1
+            return
+        if place.module.silences(node.lineno, "call-arg"):
+            self.seen.counts["calls marked call-arg"] += 1
             return
         signatures = self._signatures.of(value)
         if not signatures:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib
-import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lockstep.source.model import Binding, Function, Module, Names, collect
+from lockstep.source.nodes import children, walk
 from lockstep.source.values import (
     UNKNOWN,
     ClassInfo,
@@ -35,8 +35,6 @@ PLAIN = {
     "typing_extensions.Protocol",
     "typing_extensions.Generic",
 }
-# Modules of the standard library that do something when they are imported.
-_SILENT = {"this", "antigravity", "idlelib", "turtle", "__main__"}
 # Class decorators that leave the class's own attributes as they are written.
 _KEEPING = {"dataclass", "final", "runtime_checkable", "total_ordering", "config", "unique", "deprecated"}
 # What every object has (`dir(object())`), and what every class has besides.
@@ -61,14 +59,13 @@ def decorators(node: Function | ast.ClassDef) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def outside_names(dotted: str) -> frozenset[str] | None:
-    """Return the attributes of a base class of the standard library or of pydantic; None for any other.
-
-    Only modules of the standard library are imported for it, and pydantic, which this program itself stands on.
-    """
+    """Return the attributes of a base class that is built in, an enum or a pydantic model; None for any other."""
     module, _, name = dotted.rpartition(".")
     module = {"typing_extensions": "typing", "pydantic.main": "pydantic"}.get(module, module)
-    known = module.split(".", 1)[0] in sys.stdlib_module_names or (module, name) == ("pydantic", "BaseModel")
-    if not known or module in _SILENT:
+    if dotted == "typing.NamedTuple":
+        return frozenset(dir(tuple)) | {"_asdict", "_fields", "_field_defaults", "_make", "_replace"}
+    # Classes written in Python set attributes on their instances, which `dir` does not show; these few do not.
+    if module not in {"builtins", "enum", "pydantic", "collections", "collections.abc", "typing"}:
         return None
     try:
         found = getattr(importlib.import_module(module), name)
@@ -258,7 +255,7 @@ def _methods(node: ast.ClassDef) -> Iterator[Function]:
         if isinstance(item, Function):
             yield item
         elif not isinstance(item, ast.ClassDef):
-            work += [child for child in ast.iter_child_nodes(item) if isinstance(child, ast.stmt)]
+            work += [child for child in children(item) if isinstance(child, ast.stmt)]
 
 
 def _assigned(function: Function, info: ClassInfo) -> Iterator[Member]:
@@ -273,7 +270,7 @@ def _assigned(function: Function, info: ClassInfo) -> Iterator[Member]:
         return isinstance(expr, ast.Name) and expr.id == first
 
     done: set[ast.expr] = set()
-    for node in ast.walk(function):  # a statement comes before its targets
+    for node in walk(function):  # a statement comes before its targets
         if isinstance(node, ast.Attribute):
             if isinstance(node.ctx, ast.Store) and on_self(node.value) and node not in done:
                 yield Member(node.attr, kind, node, info, method=function)

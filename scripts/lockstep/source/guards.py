@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from lockstep.source.classes import last_name
 from lockstep.source.model import Module, is_type_checking
+from lockstep.source.nodes import walk
 
 # What each guard excuses: a failed import, a missing attribute, a call that does not fit.
 IMPORT, ATTRIBUTE, CALL = "import", "attribute", "call"
@@ -48,7 +49,7 @@ def probes(module: Module) -> Probes:
 def _read(module: Module) -> Probes:
     names: set[str] = set()
     flags: set[str] = set()
-    for node in ast.walk(module.tree):
+    for node in walk(module.tree):
         if isinstance(node, ast.Call) and last_name(node.func) in {"hasattr", "getattr"} and len(node.args) >= 2:
             if last_name(node.func) == "hasattr" or len(node.args) == 3:
                 names |= _strings(node.args[1])
@@ -70,7 +71,7 @@ def _strings(expr: ast.expr) -> set[str]:
 
 def _asks(test: ast.expr, flags: frozenset[str]) -> bool:
     """Whether a condition asks for a version or for a thing's presence."""
-    for node in ast.walk(test):
+    for node in walk(test):
         if isinstance(node, ast.Name) and (node.id in flags or _VERSION.search(node.id)):
             return True
         if isinstance(node, ast.Attribute) and _VERSION.search(node.attr):

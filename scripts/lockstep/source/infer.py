@@ -6,10 +6,12 @@ Nothing is guessed: a name that is bound to two different things, or whose type 
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from functools import cached_property
 
 from lockstep.source.classes import decorators, last_name
-from lockstep.source.model import Binding, Function, Module, Names, collect, collect_walrus
+from lockstep.source.model import Binding, Function, Module, Names, collect
+from lockstep.source.nodes import walk
 from lockstep.source.signature import KEEPS
 from lockstep.source.values import UNKNOWN, ClassInfo, ClassV, DataV, External, FuncV, InstV, SuperV, Value
 from lockstep.source.world import World
@@ -18,6 +20,37 @@ from lockstep.source.world import World
 _DEEPEST = 12
 _UNWRAPPED = {"Optional", "Annotated", "Final", "ClassVar", "Required", "NotRequired", "InitVar", "ReadOnly"}
 _PROBES = {"isinstance", "issubclass", "type", "callable"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a function does to types on its way.
+
+    tested: expressions, as text, whose type it tests: they may be narrower than they are declared. last: their last
+    words, for a quick look. walrus: the names that `:=` binds in it.
+    """
+
+    tested: frozenset[str] = frozenset()
+    last: frozenset[str] = frozenset()
+    walrus: frozenset[str] = frozenset()
+
+
+_NO_FACTS = Facts()
+
+
+def _facts(function: ast.AST) -> Facts:
+    tested: set[str] = set()
+    walrus: set[str] = set()
+    for node in walk(function):
+        if isinstance(node, ast.Call):
+            if node.args and last_name(node.func) in _PROBES:
+                tested.add(ast.unparse(node.args[0]))
+        elif isinstance(node, ast.Match):
+            tested.add(ast.unparse(node.subject))
+        elif isinstance(node, ast.NamedExpr) and isinstance(node.target, ast.Name):
+            walrus.add(node.target.id)
+    last = frozenset(text.rpartition(".")[2] for text in tested)
+    return Facts(frozenset(tested), last, frozenset(walrus))
 
 
 class Scope:
@@ -57,35 +90,28 @@ class Scope:
                     found.add(extra.arg, Binding("other", extra))
         if isinstance(node, Function | ast.ClassDef):
             collect(node.body, self.module.absolute, found)
-            if b":=" in self.module.text:
-                collect_walrus(node, found)
+            for name in self.facts.walrus:
+                found.add(name, Binding("other", node))
         elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
             for generator in node.generators:
-                for part in ast.walk(generator.target):
+                for part in walk(generator.target):
                     if isinstance(part, ast.Name):
                         found.add(part.id, Binding("other", part))
         return found
 
     @cached_property
-    def tested(self) -> set[str]:
-        """The expressions, as text, whose type the scope tests: they may be narrower than they are declared."""
+    def facts(self) -> Facts:
+        """What the outermost function around this scope tests and binds on the way; nothing at a module's top level."""
         outer = self.parent
         if outer is not None and not isinstance(outer.node, ast.Module | ast.ClassDef):
-            return outer.tested  # it has looked into this one too
-        found: set[str] = set()
+            return outer.facts
         if isinstance(self.node, ast.Module | ast.ClassDef):
-            return found  # functions are looked at one by one
-        for node in ast.walk(self.node):
-            if isinstance(node, ast.Call) and node.args and last_name(node.func) in _PROBES:
-                found.add(ast.unparse(node.args[0]))
-            elif isinstance(node, ast.Match):
-                found.add(ast.unparse(node.subject))
-        return found
-
-    @cached_property
-    def tested_last(self) -> set[str]:
-        """The last words of `tested`: a quick look before an expression is written out."""
-        return {text.rpartition(".")[2] for text in self.tested}
+            return _NO_FACTS
+        known = self.module.facts.get(self.node)
+        if not isinstance(known, Facts):
+            known = _facts(self.node)
+            self.module.facts[self.node] = known
+        return known
 
     def function(self, node: Function, owner: ClassInfo | None) -> Scope:
         return Scope(self.world, self.module, node, self, owner)
@@ -97,6 +123,7 @@ class Infer:
     def __init__(self, world: World) -> None:
         self.world = world
         self._modules: dict[Module, Scope] = {}
+        self._methods: dict[Function, Scope] = {}
         self._depth = 0
 
     def top(self, module: Module) -> Scope:
@@ -132,7 +159,7 @@ class Infer:
             if not values and not bindings:
                 return (External(f"builtins.{name}"),)
             return tuple(dict.fromkeys(self.typed(value) for value in values))
-        if name in scope.tested:
+        if name in scope.facts.tested:
             return (UNKNOWN,)
         found: list[Value] = []
         for binding in bindings:
@@ -191,7 +218,7 @@ class Infer:
         if isinstance(expr, ast.Name):
             return self.name(scope, expr.id)
         if isinstance(expr, ast.Attribute):
-            if expr.attr in scope.tested_last and ast.unparse(expr) in scope.tested:
+            if expr.attr in scope.facts.last and ast.unparse(expr) in scope.facts.tested:
                 return (UNKNOWN,)
             values = self.of(scope, expr.value)
             if len(values) != 1:
@@ -257,7 +284,9 @@ class Infer:
             known = self.annotated(scope, value.annotation)
             return value if known == UNKNOWN else known
         if value.method is not None and value.owner is not None:
-            scope = Scope(self.world, value.module, value.method, scope, value.owner)
+            if value.method not in self._methods:
+                self._methods[value.method] = Scope(self.world, value.module, value.method, scope, value.owner)
+            scope = self._methods[value.method]
         if isinstance(value.node, ast.Call) or (value.method is not None and value.node is not None):
             found = self.of(scope, value.node)
             if len(found) == 1 and isinstance(found[0], InstV):

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from lockstep.source.nodes import walk
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -50,7 +52,10 @@ class Names:
 
 @dataclass(eq=False)
 class Module:
-    """A parsed file. name is dotted; path is for messages; owner is "package" or "tree" (the downstream code)."""
+    """A parsed file. name is dotted; path is for messages; owner is "package" or "tree" (the downstream code).
+
+    facts keeps what others found out about single functions of the file.
+    """
 
     name: str
     path: str
@@ -59,6 +64,7 @@ class Module:
     owner: str
     text: bytes = field(repr=False)
     tree: ast.Module = field(repr=False)
+    facts: dict[ast.AST, object] = field(default_factory=dict, repr=False)
 
     def absolute(self, module: str | None, level: int) -> str:
         """Return the dotted name that `from <level dots><module>` means in this file (the import statement's rules)."""
@@ -70,6 +76,18 @@ class Module:
         return ".".join([*base, *([module] if module else [])])
 
     @cached_property
+    def lines(self) -> list[bytes]:
+        """The file's lines, the first one at 0."""
+        return self.text.splitlines()
+
+    def silences(self, line: int, code: str) -> bool:
+        """Whether a line tells mypy that it knows better: `# type: ignore[code]`. Lines count from 1."""
+        if b"type: ignore[" not in self.text or not 0 < line <= len(self.lines):
+            return False
+        _, found, codes = self.lines[line - 1].partition(b"type: ignore[")
+        return bool(found) and code.encode() in codes
+
+    @cached_property
     def names(self) -> Names:
         """What the file's top level binds, and what its functions declare global."""
         found = Names()
@@ -79,7 +97,7 @@ class Module:
                 if not isinstance(statement, Function | ast.ClassDef):
                     collect_walrus(statement, found)
         if b"global " in self.text:
-            for node in ast.walk(self.tree):
+            for node in walk(self.tree):
                 if isinstance(node, ast.Global):
                     for name in node.names:
                         found.add(name, Binding("other", node))
@@ -102,7 +120,7 @@ class Module:
     def strings(self) -> dict[str, ast.expr | None]:
         """Every string constant of the file; where one is a dict's key, with the value beside it."""
         found: dict[str, ast.expr | None] = {}
-        for node in ast.walk(self.tree):
+        for node in walk(self.tree):
             if isinstance(node, ast.Dict):
                 for key, value in zip(node.keys, node.values, strict=True):
                     if isinstance(key, ast.Constant) and isinstance(key.value, str):
@@ -226,7 +244,7 @@ def collect(
                     into.add(handler.name, Binding("other", handler, typing_only=typing_only))
                 collect(handler.body, absolute, into, typing_only)
         elif isinstance(node, ast.Match):
-            for part in ast.walk(node):
+            for part in walk(node):
                 if isinstance(part, ast.MatchAs | ast.MatchStar) and part.name:
                     into.add(part.name, Binding("other", part, typing_only=typing_only))
             for case in node.cases:
@@ -242,6 +260,6 @@ def collect(
 
 def collect_walrus(node: ast.AST, into: Names) -> None:
     """Add the names that `:=` binds anywhere below a node."""
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.NamedExpr) and isinstance(part.target, ast.Name):
             into.add(part.target.id, Binding("other", part))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lockstep.source.classes import PLAIN, decorators, last_name
 from lockstep.source.model import Function, Module
+from lockstep.source.nodes import children, walk
 from lockstep.source.values import UNKNOWN, ClassInfo, ClassV, FuncV, Value
 
 if TYPE_CHECKING:
@@ -128,9 +130,9 @@ class Signatures:
     def _read(self, value: FuncV, node: Function) -> Signature | None:
         if not all(self._keeps(value.module, item) for item in node.decorator_list):
             return None
-        found = from_arguments(
-            node.args, value.module, skip_first=value.bound and "staticmethod" not in decorators(node)
-        )
+        # `__new__` gets the class, whether or not it says that it is static.
+        skip = value.bound and ("staticmethod" not in decorators(node) or node.name == "__new__")
+        found = from_arguments(node.args, value.module, skip_first=skip)
         if found is None or not found.var_keyword or node.args.kwarg is None:
             return found
         return self._through(found, value, node, node.args.kwarg.arg)
@@ -152,7 +154,7 @@ class Signatures:
         calls: list[ast.Call] = []
         known = 0
         uses = 0
-        for part in ast.walk(node):
+        for part in walk(node):
             if isinstance(part, ast.Name) and part.id == kwargs:
                 uses += 1
             if isinstance(part, ast.Call):
@@ -451,7 +453,10 @@ def _wraps(node: Function, *, factory: bool) -> bool:
     if factory:
         return len(inner) == 1 and _wraps(inner[0], factory=False)
     arguments = [item.arg for item in [*node.args.posonlyargs, *node.args.args]]
+    returned = [part.value for part in _own_statements(node) if isinstance(part, ast.Return)]
     for item in inner:
+        if not all(isinstance(value, ast.Name) and value.id == item.name for value in returned):
+            continue
         wrapped = [d for d in item.decorator_list if last_name(d) == "wraps" and isinstance(d, ast.Call)]
         of_argument = any(d.args and isinstance(d.args[0], ast.Name) and d.args[0].id in arguments for d in wrapped)
         if of_argument and item.args.vararg and item.args.kwarg and not item.args.args and not item.args.kwonlyargs:
@@ -459,11 +464,22 @@ def _wraps(node: Function, *, factory: bool) -> bool:
     return False
 
 
+def _own_statements(node: Function) -> Iterator[ast.stmt]:
+    """Yield a function's statements, not those of functions inside it."""
+    work: list[ast.AST] = list(node.body)
+    while work:
+        item = work.pop()
+        if isinstance(item, ast.stmt):
+            yield item
+        if not isinstance(item, Function | ast.ClassDef | ast.expr):
+            work += children(item)
+
+
 def _local(node: Function, name: str) -> bool:
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     if any(item.arg == name for item in arguments):
         return True
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Name) and part.id == name and isinstance(part.ctx, ast.Store):
             return True
         if isinstance(part, ast.alias) and (part.asname or part.name.split(".", 1)[0]) == name:

@@ -136,10 +136,21 @@ class Tree:
         parts = path.relative_to(top).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts) or path.parent.name
 
+    def _inside_package(self, path: Path, depth: int) -> bool:
+        """Whether the folder above a name's first part is itself a package: then the name begins higher up."""
+        start = path.parent if path.name == "__init__.py" else path
+        for _ in range(depth):
+            start = start.parent
+        return (start / "__init__.py").is_file()
+
     def find(self, name: str) -> Path | None:
         """Return the one file whose path ends in the dotted name, or None where there is none or more than one."""
         parts = tuple(name.split("."))
-        hits = [path for have, path in self._by_last.get(parts[-1], []) if have[-len(parts) :] == parts]
+        hits = [
+            path
+            for have, path in self._by_last.get(parts[-1], [])
+            if have[-len(parts) :] == parts and not self._inside_package(path, len(parts))
+        ]
         exact = [path for path in hits if self.dotted(path) == name]
         chosen = exact or hits
         return chosen[0] if len(chosen) == 1 else None

@@ -10,6 +10,7 @@ from typing import Protocol
 from lockstep.source import guards
 from lockstep.source.infer import Infer, Scope
 from lockstep.source.model import Function, Module
+from lockstep.source.nodes import children
 from lockstep.source.values import ClassInfo
 
 
@@ -122,7 +123,7 @@ class Walk:
         self._block(node.body, replace(place, scope=scope))
 
     def _children(self, node: ast.AST, place: Place) -> None:
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             if isinstance(child, ast.expr):
                 self._expr(child, place)
             elif isinstance(child, ast.stmt):

@@ -6,14 +6,17 @@ import ast
 import re
 from functools import cached_property
 
-from lockstep.source.classes import Classes
+from lockstep.source.classes import Classes, last_name
 from lockstep.source.fetch import Sources
 from lockstep.source.model import Binding, Function, Module, parse
+from lockstep.source.nodes import walk
 from lockstep.source.tree import Tree
 from lockstep.source.values import UNKNOWN, ClassInfo, ClassV, DataV, External, FuncV, InstV, ModuleV, SuperV, Value
 
 _DEFINED = re.compile(rb"^(?:async[ ]+def|def|class)[ ]+(\w+)|^(\w+)[ ]*(?::[^=\n]*)?=(?!=)", re.MULTILINE)
 _COMPILED = re.compile(r"(\.cpython-[\w-]+|\.abi3)?\.(so|pyd)$")
+# Calls in a module's `__getattr__` that get the name only to speak of it.
+_TELLING = {"AttributeError", "ImportError", "isinstance", "warn", "warn_once", "warning", "debug", "info"}
 # Names that every module has (the language reference, "Module objects").
 _MODULE = {
     "__name__",
@@ -232,23 +235,14 @@ class World:
         if name in module.strings:
             return self._lazy_entry(module, name, module.strings[name])
         argument = getter.args.args[0].arg if getter.args.args else ""
-        for node in ast.walk(getter):
-            if isinstance(node, ast.Call):
-                callee = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                uses = any(
-                    isinstance(part, ast.Name) and part.id == argument for arg in node.args for part in ast.walk(arg)
-                )
-                # An error message may hold the name; anything else that gets it may answer anything.
-                if uses and callee not in {
-                    "AttributeError",
-                    "ImportError",
-                    "isinstance",
-                    "warn",
-                    "warn_once",
-                    "warning",
-                }:
+        keys = {part for node in walk(getter) if isinstance(node, ast.Subscript) for part in walk(node.slice)}
+        for node in walk(getter):
+            if isinstance(node, ast.Call) and last_name(node.func) not in _TELLING:
+                parts = [part for arg in node.args for part in walk(arg) if part not in keys]
+                # A table's key is in `strings`; a function that gets the name otherwise may answer anything.
+                if any(isinstance(part, ast.Name) and part.id == argument for part in parts):
                     return [UNKNOWN]
-        raises = any(isinstance(node, ast.Raise) for node in ast.walk(getter))
+        raises = any(isinstance(node, ast.Raise) for node in walk(getter))
         return [] if raises else [UNKNOWN]
 
     def _lazy_entry(self, module: Module, name: str, value: ast.expr | None) -> list[Value]:
@@ -350,6 +344,10 @@ class World:
         if name not in self._texts:
             self._texts[name] = self.sources.read(self._files[name])
         return self._texts[name]
+
+    def same(self, module: Module) -> bool:
+        """Whether a module of the tree is the package's module of that name, byte for byte."""
+        return module.name in self._files and self.text(module.name) == module.text
 
     def symbol(self, dotted: str) -> tuple[Value, ...]:
         """Return what `pkg.mod.Class.method` or `pkg.mod:Class.method` stands for; nothing where it does not exist."""
