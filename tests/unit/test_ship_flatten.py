@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lockstep.errors import LockstepError
 from lockstep.ship.flatten import LayerFile, flatten
-from lockstep.ship.tarstream import Entry, Reader, Writer, encode
+from lockstep.ship.tarstream import Entry, Reader, Rest, Writer, encode
 from shipkit import Member, layer, needs_zstd, pack
 
 Tree = dict[str, tuple[str, int, object]]
@@ -221,7 +221,7 @@ def test_long_names_of_every_format_are_read(tmp_path: Path, layout_format: int)
     st.integers(0, 2**31),
 )
 def test_headers_survive_a_round_trip(name: str, size: int, uid: int) -> None:
-    entry = Entry(name.encode(), b"0", 0o640, uid, 7, size, 5)
+    entry = Entry(name.encode(), b"0", 0o640, size, rest=Rest(uid, 7, 5))
     info = tarfile.TarInfo.frombuf(encode(entry)[-512:], "utf-8", "surrogateescape")
     assert info.mode == 0o640
     with tarfile.open(fileobj=io.BytesIO(encode(entry) + bytes(1024))) as archive:

@@ -6,6 +6,7 @@ taken from its text but the four files that it writes, whose content is the inte
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,14 +27,20 @@ class EnrootFiles:
 
 def quote(word: str) -> str:
     """Quote a word as bash's ${word@Q} does in a UTF-8 locale."""
-    if word and not word.isprintable():
-        body = "".join(
-            _ANSI.get(ord(letter))
-            or (letter if letter.isprintable() else "".join(f"\\{b:03o}" for b in letter.encode()))
-            for letter in word
-        )
-        return f"$'{body}'"
-    return "'" + word.replace("'", "'\\''") + "'"
+    if all(_printable(letter) for letter in word):
+        return "'" + word.replace("'", "'\\''") + "'"
+    return "$'" + "".join(_escape(letter) for letter in word) + "'"
+
+
+def _escape(letter: str) -> str:
+    if ord(letter) in _ANSI:
+        return _ANSI[ord(letter)]
+    return letter if _printable(letter) else "".join(f"\\{byte:03o}" for byte in letter.encode())
+
+
+def _printable(letter: str) -> bool:
+    """Say what glibc's iswprint says: all but controls, surrogates, separators of lines, and what is not assigned."""
+    return unicodedata.category(letter) not in {"Cc", "Cn", "Cs", "Zl", "Zp"}
 
 
 def _lines(words: list[str] | None) -> list[str]:
