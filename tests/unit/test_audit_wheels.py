@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from auditkit import library, wheel
 from lockstep.arch import Arch, host_arch
 from lockstep.audit.elf import Elf
+from lockstep.audit.locks import audit_lock, is_lock
 from lockstep.audit.run import Options
 from lockstep.audit.waivers import AuditRules
 from lockstep.audit.wheel_abi import check_wheel_abi, torch_line, wheel_elves
-from lockstep.audit.wheels import audit_lock, card_of, check_cards, is_lock, locked_cards, overlap_of_lock
+from lockstep.audit.wheels import card_of, check_cards, locked_cards, overlap_of_lock
 from lockstep.errors import LockstepError
 from lockstep.lock import Lock, LockedWheel, format_lock
 
@@ -27,9 +28,7 @@ HERE = host_arch()
 def locked(path: Path) -> LockedWheel:
     name, version = path.name.split("-")[:2]
     data = path.read_bytes()
-    return LockedWheel(
-        name.replace("_", "-"), version, path.name, hashlib.sha256(data).hexdigest(), len(data), "compile"
-    )
+    return LockedWheel(name.replace("_", "-"), version, path.name, hashlib.sha256(data).hexdigest(), len(data), "index")
 
 
 @pytest.fixture
@@ -151,6 +150,13 @@ def test_any_damage_to_a_wheel_is_survived(
     except LockstepError as error:
         said = str(error)
     assert "Traceback" not in said
+
+
+def test_wheel_that_is_not_made_yet_counts_as_installed(store: Path) -> None:
+    compiled = LockedWheel("flash-attn", "2.8.1", "", "", 0, "compile", "torch-2.13")
+    user = locked(wheel(store, "user", "1", {"a.py": b""}, ["flash-attn==2.8.1", "missing"]))
+    found = check_cards(locked_cards([compiled, user]), Arch.X86_64, "3.13")
+    assert [item.what for item in found] == ["user 1 requires missing: it is not installed"]
 
 
 def test_notes_of_cards_that_are_damaged_are_made_again(store: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 # A count that only a garbled file holds: libtorch_cuda, the largest known, has some 300,000 dynamic symbols.
 _MOST_SYMBOLS = 20_000_000
 _MOST_RECORDS = 100_000
+_IN_MEMORY = 64 << 20
 
 
 class ElfError(ValueError):
@@ -84,6 +86,33 @@ def parse_elf(data: mmap.mmap | bytes) -> Elf:
         return _Reader(data).read()
     except (struct.error, IndexError, UnicodeDecodeError, OverflowError):
         raise ElfError("is a damaged ELF file: its tables point outside it") from None
+
+
+class ElfBuffer:
+    """An ELF file that arrives in pieces, from a tar or a wheel. A large one goes to disk and is mapped from there."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, dir="/var/tmp")  # noqa: SIM115
+        self._size = 0
+
+    def __enter__(self) -> ElfBuffer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, piece: bytes) -> None:
+        """Add the next piece."""
+        self._size += self._file.write(piece)
+
+    def parse(self) -> Elf:
+        """Parse what was written; raises like parse_elf."""
+        if self._size <= _IN_MEMORY:
+            self._file.seek(0)
+            return parse_elf(self._file.read())
+        self._file.flush()
+        with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            return parse_elf(mapped)
 
 
 class _Reader:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import posixpath
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from typing import Any
 
-from lockstep.audit.elf import MAGIC, Elf, ElfError, parse_elf
+from lockstep.audit.elf import MAGIC, Elf, ElfBuffer, ElfError
 from lockstep.audit.finding import Finding
 from lockstep.audit.oci import ImageSource, LayerBlob, check_size, layer_tar
 from lockstep.audit.tree import Entry, Tree, keeps, not_elf
@@ -25,7 +23,6 @@ _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 # Raised when what is kept of a layer changes, so that older notes are not read.
 _FORMAT = 1
 _CHUNK = 1 << 20
-_IN_MEMORY = 64 << 20
 DUPLICATE = 1 << 20
 """Bytes from which a file that is shipped twice is a fault: below it, the layers' own overhead is as large."""
 
@@ -86,18 +83,17 @@ def _scan_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, t
     digest, kept, want = hashlib.sha256(), b"", keeps(path, member.mode)
     chunk = stream.read(_CHUNK)
     head = chunk[:4]
-    # A library can be larger than memory should hold: such a one goes to a file and is mapped from there.
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir="/var/tmp") as file:
+    with ElfBuffer() as buffer:
         while chunk:
             digest.update(chunk)
             if len(kept) < want:
                 kept += chunk[: want - len(kept)]
             if head == MAGIC:
-                file.write(chunk)
+                buffer.write(chunk)
             chunk = stream.read(_CHUNK)
         if head == MAGIC:
             try:
-                tree.elves[path] = _parse(file, member.size)
+                tree.elves[path] = buffer.parse()
             except ElfError as error:
                 tree.broken[path] = str(error)
         elif fault := not_elf(posixpath.basename(path), head):
@@ -105,15 +101,6 @@ def _scan_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, t
     if want:
         tree.texts[path] = kept
     tree.entries[path] = Entry("file", member.size, member.mode & 0o7777, sha256=digest.hexdigest())
-
-
-def _parse(file: tempfile.SpooledTemporaryFile[bytes], size: int) -> Elf:
-    if size <= _IN_MEMORY:
-        file.seek(0)
-        return parse_elf(file.read())
-    file.flush()
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        return parse_elf(mapped)
 
 
 def merge(layers: Sequence[Tree]) -> Tree:

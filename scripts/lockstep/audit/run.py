@@ -51,6 +51,7 @@ class Options:
     workers: int = 2
     today: datetime.date | None = None
     python: str = "3.13"
+    download: bool = False
 
 
 @dataclass(frozen=True)

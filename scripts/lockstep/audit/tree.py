@@ -16,8 +16,9 @@ from lockstep.errors import LockstepError
 
 Kind = Literal["file", "dir", "symlink", "hardlink", "other"]
 
-# Never an ELF file, and most of a venv's files: not opened unless they are hashed.
-_TEXT = (".py", ".pyc", ".pyi", ".h", ".hpp", ".cuh", ".inc", ".txt", ".json", ".md", ".html", ".js", ".css", ".cu")
+TEXT = (".py", ".pyc", ".pyi", ".h", ".hpp", ".cuh", ".inc", ".txt", ".json", ".md", ".html", ".js", ".css", ".cu")
+"""Never an ELF file, and most of a venv's files: not opened unless they are hashed."""
+
 _KEPT = {"RECORD", "METADATA", "PKG-INFO", "pyvenv.cfg", "uv_cache.json", "direct_url.json", "os-release", "status"}
 # A longer script is read no further than its first line needs.
 _HEAD = 512
@@ -91,7 +92,7 @@ def scan_folder(root: Path, *, hashed: Callable[[str], bool], workers: int = 2) 
         if entry.kind != "file":
             continue
         want = hashed(path)
-        if want or not path.endswith(_TEXT):
+        if want or not path.endswith(TEXT):
             jobs.append((f"{root}/{path}", path, entry.size, want))
     # Big files first, dealt out one by one: a chunk's time is its bytes, and one library may hold a sixth of a venv.
     jobs.sort(key=lambda job: -job[2])

@@ -3,46 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lockstep.arch import Arch
 from lockstep.audit.abi import Line, check_abi, lines_of
 from lockstep.audit.base import trixie
-from lockstep.audit.elf import MAGIC, Elf, ElfError, parse_elf
+from lockstep.audit.elf import MAGIC, Elf, ElfBuffer, ElfError
 from lockstep.audit.finding import Finding
 from lockstep.audit.layers import dump, load
-from lockstep.audit.tree import Tree
-from lockstep.audit.wheels import DAMAGE, FIX, target
+from lockstep.audit.tree import TEXT, Tree
+from lockstep.audit.wheels import DAMAGE, FIX, locate, target
 from lockstep.errors import LockstepError
 from lockstep.files import replacing
 from lockstep.index import RemoteWheel, open_wheel
+from lockstep.lock import LockedWheel
 from lockstep.mirror.fetch import download
 from lockstep.paths import state_dir
 
 _FORMAT = 1
+_CHUNK = 1 << 20
+# Downloads at a time: each waits for the network, and holds its wheel on disk.
+_PARALLEL = 3
 
 
-def wheel_elves(wheel: RemoteWheel | Path) -> Iterator[tuple[str, Elf | str]]:
-    """Yield (path, tables, or what is wrong) of every ELF file in a wheel. Of a remote one, all of each is fetched.
-
-    Each member is held in memory while it is parsed. LockstepError where the wheel is damaged.
-    """
-    filename = wheel.name if isinstance(wheel, Path) else wheel.filename
+def wheel_elves(wheel: Path) -> Iterator[tuple[str, Elf | str]]:
+    """Yield (path, tables or what is wrong) of every ELF file in a wheel on disk; LockstepError where it is damaged."""
     try:
         with open_wheel(wheel) as archive:
             for item in archive.infolist():
-                if item.is_dir() or not (".so" in item.filename or "." not in item.filename.rpartition("/")[2]):
+                if item.is_dir() or item.filename.endswith(TEXT):
                     continue
-                data = archive.read(item)
-                if data[:4] != MAGIC:
-                    continue
-                try:
-                    yield target(item.filename), parse_elf(data)
-                except ElfError as error:
-                    yield target(item.filename), str(error)
+                with archive.open(item) as stream, ElfBuffer() as buffer:
+                    piece = stream.read(_CHUNK)
+                    if piece[:4] != MAGIC:
+                        continue
+                    while piece:
+                        buffer.write(piece)
+                        piece = stream.read(_CHUNK)
+                    try:
+                        yield target(item.filename), buffer.parse()
+                    except ElfError as error:
+                        yield target(item.filename), str(error)
     except DAMAGE as error:
-        raise LockstepError(f"is not a sound wheel: {error}", where=filename, fix=FIX) from None
+        raise LockstepError(f"is not a sound wheel: {error}", where=wheel.name, fix=FIX) from None
 
 
 def objects_of(wheel: RemoteWheel | Path) -> Tree:
@@ -103,3 +108,28 @@ _JUDGED = ("damaged", "machine", "version", "undefined", "python")
 def torch_line(wheel: RemoteWheel | Path, version: str) -> Line:
     """Return the symbols of a torch wheel, for the reason of another's findings."""
     return lines_of(objects_of(wheel).elves, f"torch {version}")
+
+
+def _locked_objects(wheel: LockedWheel) -> Tree:
+    source = locate(wheel)
+    return Tree() if source is None else objects_of(source)
+
+
+def lock_abi(wheels: Sequence[LockedWheel], arch: Arch, *, backend: str = "", python: str = "3.13") -> list[Finding]:
+    """Return the abi findings that a lock's venv will have on the embedded base.
+
+    A wheel whose tables are not known yet is downloaded, one after another, and deleted again.
+    """
+    objects: dict[str, Elf] = {}
+    broken: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        trees = list(pool.map(_locked_objects, wheels))
+    for wheel, tree in zip(wheels, trees, strict=True):
+        objects |= tree.elves
+        broken |= tree.broken
+        owners |= dict.fromkeys((*tree.elves, *tree.broken), f"{wheel.name} {wheel.version}")
+    torch = next((wheel.version for wheel in wheels if wheel.name == "torch"), "")
+    return check_abi(
+        objects, broken, trixie(arch), arch, venv=backend, owner=lambda path: owners[path], torch=torch, python=python
+    )

@@ -6,17 +6,14 @@ kept by the wheel's sha256 in the state folder, as a wheel never changes.
 
 from __future__ import annotations
 
-import datetime
 import json
 import lzma
-import re
 import struct
-import time
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -25,13 +22,12 @@ from lockstep.arch import Arch
 from lockstep.audit.finding import Finding
 from lockstep.audit.metadata import Installed, check_metadata
 from lockstep.audit.overlap import Overlap, check_overlap, overlaps
-from lockstep.audit.run import Audit, Options, Wanted
+from lockstep.audit.run import Wanted
 from lockstep.audit.venv import header_fields
-from lockstep.audit.waivers import AuditRules, apply_rules
 from lockstep.errors import LockstepError
-from lockstep.files import replacing
+from lockstep.files import replacing, sha256_file
 from lockstep.index import RemoteWheel, files_of, open_wheel
-from lockstep.lock import LockedWheel, parse_lock
+from lockstep.lock import LockedWheel
 from lockstep.paths import WHEELS, state_dir
 
 # What zipfile raises over damage: its own error, and those of an impossible offset, name, method or flag.
@@ -108,11 +104,17 @@ def target(member: str) -> str:
     )
 
 
-def locate(wheel: LockedWheel) -> RemoteWheel | Path:
-    """Return where a locked wheel can be read: in the store of compiled and mirrored wheels, or on the index."""
-    stored = next(iter(sorted(WHEELS.rglob(wheel.filename))), None) if WHEELS.is_dir() else None
-    if stored is not None:
-        return stored
+def locate(wheel: LockedWheel) -> RemoteWheel | Path | None:
+    """Return where a locked wheel can be read: in the store of compiled and mirrored wheels, or on the index.
+
+    None of one that is not at hand: compiled or mirrored, and not made yet on this machine.
+    """
+    if wheel.filename and WHEELS.is_dir():
+        for path in sorted(WHEELS.rglob(wheel.filename)):
+            if not wheel.sha256 or sha256_file(path) == wheel.sha256:
+                return path
+    if wheel.origin != "index":
+        return None
     for item in files_of(wheel.name, wheel.version):
         if item.filename == wheel.filename:
             if item.sha256 and item.sha256 != wheel.sha256:
@@ -126,7 +128,10 @@ def locate(wheel: LockedWheel) -> RemoteWheel | Path:
 
 
 def locked_cards(wheels: Sequence[LockedWheel]) -> list[Card]:
-    """Return the cards of a lock's wheels, in their order; those not yet known are fetched, several at a time."""
+    """Return the cards of a lock's wheels, in their order; those not yet known are fetched, several at a time.
+
+    One that is not at hand has an empty card: it counts as installed, and nothing is known about it.
+    """
     with ThreadPoolExecutor(_PARALLEL) as pool:
         return list(pool.map(_locked_card, wheels))
 
@@ -137,10 +142,14 @@ def _locked_card(wheel: LockedWheel) -> Card:
         data = json.loads(note.read_text("utf-8"))
         return Card(data["name"], data["version"], data["files"], tuple(data["requires"]), tuple(data["extras"]))
     except (OSError, ValueError, KeyError, TypeError):
-        card = card_of(locate(wheel))
-    with replacing(note) as part:
-        body = {"name": card.name, "version": card.version, "files": dict(card.files), "requires": card.requires}
-        part.write_text(json.dumps({**body, "extras": card.extras}), encoding="utf-8")
+        source = locate(wheel)
+    if source is None:
+        return Card(wheel.name, wheel.version, {}, ())
+    card = card_of(source)
+    if wheel.sha256:
+        with replacing(note) as part:
+            body = {"name": card.name, "version": card.version, "files": dict(card.files), "requires": card.requires}
+            part.write_text(json.dumps({**body, "extras": card.extras}), encoding="utf-8")
     return card
 
 
@@ -171,41 +180,4 @@ def check_cards(
         roots=wanted.requires,
         overrides=wanted.overrides,
         excluded=wanted.excluded,
-    )
-
-
-_LOCK = re.compile(r"^lock\.(?P<arch>x86_64|aarch64)\.txt$")
-
-
-def is_lock(path: Path) -> bool:
-    """Tell whether a path is named as a backend's lock is: BACKEND/lock.ARCH.txt."""
-    return _LOCK.match(path.name) is not None
-
-
-def audit_lock(path: Path, options: Options, rules: AuditRules, wanted: Mapping[str, Wanted]) -> Audit:
-    """Audit a lock: the checks overlap and metadata, by the same rules as for the venv that it gives."""
-    started = time.monotonic()
-    match = _LOCK.match(path.name)
-    if match is None or not path.is_file():
-        raise LockstepError("is no lock", where=str(path), fix="name images/BACKEND/lock.ARCH.txt")
-    arch, backend = Arch(match["arch"]), options.name or path.resolve().parent.name
-    lock = parse_lock(path.read_text("utf-8"), backend, arch, str(path))
-    checks = [name for name in ("overlap", "metadata") if name in options.checks]
-    cards = locked_cards(lock.wheels)
-    found = [
-        replace(item, path=item.path.removeprefix("./"))
-        for item in check_cards(cards, arch, options.python, backend=backend, wanted=wanted.get(backend))
-        if item.check in checks
-    ]
-    today = options.today or datetime.date.today()
-    return Audit(
-        subject=str(path),
-        arch=arch,
-        venvs=(backend,),
-        distributions=len(cards),
-        libraries=0,
-        files=sum(len(card.files) for card in cards),
-        hashed=False,
-        seconds=time.monotonic() - started,
-        findings=tuple(apply_rules(found, rules, arch=arch, today=today, backends=[backend], checks=checks)),
     )

@@ -27,6 +27,9 @@ def audit(
     ] = None,
     only: Annotated[str, typer.Option(help="checks to run, separated by commas; all by default")] = "",
     fast: Annotated[bool, typer.Option("--fast", help="compare sizes with RECORD instead of content")] = False,
+    download: Annotated[
+        bool, typer.Option("--download", help="of a lock, fetch every wheel once and check its libraries too")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="also print what is accounted for, and notes")
@@ -34,14 +37,14 @@ def audit(
 ) -> None:
     """Say what is wrong inside a venv or an image; nothing of it is run. Exit code 1 where something is.
 
-    Of a lock, the wheels' own directories and requirements are read where they lie, and no wheel is downloaded.
+    Of a lock, the wheels' own directories and requirements are read where they lie.
     """
     from lockstep.audit.finding import CHECKS
+    from lockstep.audit.locks import audit_lock, is_lock
     from lockstep.audit.matrix import rules_of, wanted_of
     from lockstep.audit.report import as_json, print_audit
     from lockstep.audit.run import Options
     from lockstep.audit.run import audit as run_audit
-    from lockstep.audit.wheels import audit_lock, is_lock
     from lockstep.console import out
     from lockstep.errors import LockstepError
 
@@ -56,6 +59,7 @@ def audit(
         name=backend,
         checks=checks,
         hashed=not fast,
+        download=download,
     )
     rules, wanted = rules_of(), wanted_of(options.arch)
     result = audit_lock(path, options, rules, wanted) if is_lock(path) else run_audit(path, options, rules, wanted)
