@@ -93,6 +93,7 @@ def build(job: dict, source: Path, out: Path) -> None:
     code, output = run_hook(project, scratch / "dist", environment, watch, out / "build.log")
     killed = oom_kills() - kills
     if code:
+        killed += sum(item["code"] in (-9, 137) for item in watch.compiled)
         raise explain_failure(code, killed, output, plan, job)
     refuse_network(scratch / "network.log", job)
     arches = watch.gpu_code()
@@ -100,7 +101,7 @@ def build(job: dict, source: Path, out: Path) -> None:
     built = next((scratch / "dist").glob("*.whl"), None)
     if built is None:
         raise BuildError("the build ended well but left no wheel", "look at its output in build.log")
-    wheel = wheelfile.rewrite(built, out, stamp_of(job), job["epoch"])
+    wheel = wheelfile.rewrite(built, out, stamp_of(job), job["epoch"], str(site_packages(tools["python"])))
     check_metadata(job, wheel)
     skipped = import_check(job, wheel, tools)
     result = {
@@ -199,6 +200,7 @@ def environment_of(job: dict, plan: Plan, tools: dict[str, str], scratch: Path) 
         if name != "python":
             (shims / name).write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "{HERE}/shim.py" "$0" "$@"\n')
             (shims / name).chmod(0o755)
+    driver_stub(scratch / "stubs", tools)
     numbers = ";".join(arch.replace(".", "") for arch in job["cuda_arches"])
     environment = {
         "PATH": f"{shims}:{job['venv']}/bin:/usr/bin:/bin",
@@ -231,6 +233,7 @@ def environment_of(job: dict, plan: Plan, tools: dict[str, str], scratch: Path) 
     if job["cuda"]:
         environment |= {
             "CUDA_HOME": job["cuda_home"],
+            "LIBRARY_PATH": str(scratch / "stubs"),
             "PYTORCH_NVCC": str(shims / "nvcc"),
             "CUDACXX": str(shims / "nvcc"),
             "TORCH_CUDA_ARCH_LIST": ";".join(job["cuda_arches"]),
@@ -239,6 +242,25 @@ def environment_of(job: dict, plan: Plan, tools: dict[str, str], scratch: Path) 
             "CUDAARCHS": numbers,
         }
     return environment | job["env"] | plan.environment()
+
+
+def driver_stub(folder: Path, tools: dict[str, str]) -> None:
+    """Make an empty libcuda.so for `-lcuda`: the driver's library belongs to the machine that runs, not to a build.
+
+    The linker alone finds it (LIBRARY_PATH); it lies in the build's scratch folder and nothing of it is kept.
+    """
+    folder.mkdir()
+    if "gcc" in tools:
+        words = [
+            tools["gcc"],
+            "-shared",
+            "-Wl,-soname,libcuda.so.1",
+            "-o",
+            str(folder / "libcuda.so"),
+            "-xc",
+            "/dev/null",
+        ]
+        subprocess.run(words, check=True, env={"PATH": "/usr/bin:/bin"})
 
 
 def history_path(job: dict) -> Path | None:
@@ -306,10 +328,12 @@ def explain_failure(code: int, killed: int, output: list[str], plan: Plan, job: 
             "what is compiled is kept"
         )
         return BuildError(what, fix)
-    errors = [line.strip() for line in output if re.search(r"\berror\b|Error:", line)]
-    last = (errors or [line for line in output if line.strip()] or ["it printed nothing"])[-1][:300]
+    # A compiler's own first error says more than the traceback of the build system that called it.
+    errors = [line.strip() for line in output if re.search(r"\berror:|undefined reference", line)]
+    lines = [line.strip() for line in output if line.strip()] or ["it printed nothing"]
+    said = (errors or lines[-1:])[0][:300]
     return BuildError(
-        f"{job['package']} {job['version']} does not build (exit code {code}): {last}", "see the output above"
+        f"{job['package']} {job['version']} does not build (exit code {code}): {said}", "see the output above"
     )
 
 

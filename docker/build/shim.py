@@ -70,7 +70,7 @@ def compile_one(settings: dict, name: str, real: str, arguments: list[str], sour
         arches=arches,
         cache=cache_result(statistics),
     )
-    return code
+    return code if code >= 0 else 128 - code  # as a shell says it: 137 for signal 9
 
 
 def nvcc_words(settings: dict, arguments: list[str]) -> tuple[list[str], list[str]]:

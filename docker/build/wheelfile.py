@@ -12,12 +12,17 @@ import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
 
+from runpath import relocate
+
 # Name of the file in .dist-info that says which torch, CUDA, Python and GPUs a wheel was built for (CASES A4).
 STAMP = "lockstep.json"
 
 
-def rewrite(wheel: Path, into: Path, stamp: dict, epoch: int) -> Path:
-    """Write `wheel` again below `into`: members sorted, one time, plain modes, our stamp, and a RECORD that fits."""
+def rewrite(wheel: Path, into: Path, stamp: dict, epoch: int, site: str) -> Path:
+    """Write `wheel` again below `into`: members sorted, one time, plain modes, our stamp, and a RECORD that fits.
+
+    `site` is the site-packages folder of the build, which no search path of a shared object may name.
+    """
     when = time.gmtime(max(epoch, 315532800))[:6]  # zip knows no time before 1980
     with zipfile.ZipFile(wheel) as archive:
         members = {item.filename: item for item in archive.infolist() if not item.is_dir()}
@@ -31,7 +36,7 @@ def rewrite(wheel: Path, into: Path, stamp: dict, epoch: int) -> Path:
             for name in sorted(
                 {*members, f"{info}/{STAMP}"} - {record}, key=lambda name: (name.startswith(info), name)
             ):
-                data = stamp_text.encode() if name == f"{info}/{STAMP}" else archive.read(name)
+                data = stamp_text.encode() if name == f"{info}/{STAMP}" else relocate(archive.read(name), name, site)
                 executable = name in members and bool(members[name].external_attr >> 16 & 0o111)
                 _add(out, name, data, 0o755 if executable else 0o644, when)
                 digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from lockstep.arch import Arch
 from lockstep.compile.spec import CompileSpec
 from lockstep.errors import LockstepError
@@ -38,9 +40,8 @@ def targets(matrix: Matrix, arch: Arch) -> list[Target]:
     """Return every wheel that some backend installs, each once."""
     found = {
         Target(package, backend.line, arch)
-        for backend in matrix.backends.values()
-        for package in backend.compile
-        if not any(item.package == package and item.arch in (None, arch.value) for item in backend.exclude)
+        for name, backend in matrix.backends.items()
+        for package in {*backend.compile, *backend.optional} - matrix.left_out(name, arch)
     }
     return sorted(found)
 
@@ -64,7 +65,8 @@ def _as_backend(matrix: Matrix, target: Target) -> Matrix:
     spec = spec_of(matrix, target.package)
     pins = matrix.lines[target.line]
     requires = list(spec.build_requires)
-    if "torch" in pins:
+    # A package without CUDA code that does not require torch is plain Python or C: torch's gigabytes would only cost.
+    if "torch" in pins and (spec.cuda or any(Requirement(text).name == "torch" for text in spec.requires)):
         requires.append(f"torch=={pins['torch']}")
     if spec.cuda:
         if int(spec.cuda.split(".")[0]) < 13:

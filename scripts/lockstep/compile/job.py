@@ -18,7 +18,7 @@ from lockstep.paths import DOCKER, ROOT, STAGES
 
 SCRIPTS = (
     *(DOCKER / "build" / name for name in ("compile.py", "cuda_home.py", "shim.py", "sitecustomize.py", "watch.py")),
-    DOCKER / "build" / "wheelfile.py",
+    *(DOCKER / "build" / name for name in ("wheelfile.py", "runpath.py")),
     Path(__file__).with_name("plan.py"),
 )
 """The files that carry out a build; with the stage's template they are the "build script" of the key."""

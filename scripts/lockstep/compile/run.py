@@ -19,7 +19,7 @@ from lockstep.base import Role, make_base
 from lockstep.build import proxies
 from lockstep.compile import environment, ledger, sources, store
 from lockstep.compile.environment import Target
-from lockstep.compile.job import CCACHE, SCRIPTS, TEMPLATE, Job, job_of, key_of
+from lockstep.compile.job import CCACHE, SCRIPTS, TEMPLATE, Job, job_of, key_of, script_hash
 from lockstep.compile.spec import CacheKey
 from lockstep.compile.store import StoredWheel
 from lockstep.console import note
@@ -86,6 +86,8 @@ def build(matrix: Matrix, target: Target, engine: Engine, options: Options, root
     job = job_of(key, spec, memory_limit=options.memory_limit, cold=options.cold)
     write_text(folder / "Dockerfile", dockerfile(job, lock, base_tar, source.name, target, root))
     _write_job(folder / "job", job)
+    if script_hash() != key.build_script:
+        raise LockstepError("the build's own files were changed meanwhile", where="docker/build", fix="run it again")
     note(f"compiling {target} (key {key.digest()[:16]}); log in {(folder / 'log.txt').relative_to(ROOT)}")
     made = _run(engine, folder, source, target, options)
     wheel = next(made.glob("*.whl"))
