@@ -89,7 +89,7 @@ def test_a_forecast_reads_only_the_files_that_it_needs() -> None:
     assert found.fetched < 5_000_000  # of a wheel of 314 MB
 
 
-def test_rays_vendored_aiohttp_is_there_to_be_removed_on_both_architectures() -> None:
+def test_C4_rays_vendored_aiohttp_is_there_to_be_removed_on_both_architectures() -> None:
     for arch in Arch:
         rows = forecast("ray", "2.56.1", arch, "3.13", frozenset({"ray", "aiohttp"})).rows
         assert [(row.id, row.state) for row in rows] == [("ray-vendored-aiohttp", "removes 212")]

@@ -244,7 +244,7 @@ def _vendored(venv: Path, version: str = "1.0") -> tuple[Path, Path]:
     return site, patches
 
 
-def test_a_declared_path_is_removed_and_record_says_so(tmp_path: Path) -> None:
+def test_C4_a_declared_path_is_removed_and_record_says_so(tmp_path: Path) -> None:
     site, patches = _vendored(tmp_path / "venv")
     first = apply(tmp_path / "venv", patches, "--report", tmp_path / "report.json")
     assert first.returncode == 0, first.stderr
