@@ -19,8 +19,6 @@ from lockstep.matrix import Matrix
 from lockstep.paths import DOCKER, ROOT, STAGES
 
 STAGE_FILES = ("10-base.j2", "20-builder.j2", "30-layers.j2", "40-release.j2")
-BUILD_FILES = ("get_uv.py", "standalone.py", "install.py", "pyc.py", "files.py", "apply_patches.py", "patch_model.py")
-"""What install stages run. A change in one of them rebuilds every layer, so nothing else is copied there."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +128,7 @@ def _dockerfile(
             arches=arches,
             cuda=matrix.bases.cuda,
             epoch=matrix.epoch,
-            uv_requirement=_uv_requirement(root),
-            build_files=" ".join(f"docker/build/{file}" for file in BUILD_FILES),
+            uv_requirement=uv_requirement(root),
             env=image_env(image.backends),
             labels=_labels(matrix, name),
         )
@@ -162,7 +159,7 @@ def _layer(layer: Layer) -> LayerView:
     return LayerView(layer.name, layer.venvs, tuple(wheel.requirement() for wheel in layer.wheels), patched)
 
 
-def _uv_requirement(root: Path) -> str:
+def uv_requirement(root: Path) -> str:
     """Return uv's own pin and hashes out of requirements.txt, so that host and image use one uv (CASES D5)."""
     text = (root / "requirements.txt").read_text(encoding="utf-8")
     match = re.search(r"^uv==(?:.*\\\n)*.*$", text, re.MULTILINE)
