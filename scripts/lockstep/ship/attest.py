@@ -20,7 +20,7 @@ from lockstep.arch import Arch
 from lockstep.files import sha256_file
 from lockstep.ship.access import Access
 from lockstep.ship.layout import OCI_INDEX, OCI_MANIFEST, Descriptor, Layout, put_blob
-from lockstep.ship.push import copy
+from lockstep.ship.push import copy, write_layout
 from lockstep.ship.refs import Ref
 from lockstep.ship.registry import Registry
 
@@ -103,8 +103,8 @@ def attach(target: Ref, subject: Descriptor, documents: Sequence[Document]) -> l
             layout = Layout(Path(folder) / str(number))
             descriptor, artifact = _artifact(layout, subject, document)
             if registry.manifest(descriptor.digest) is None:
-                _index(layout, descriptor)
-                copy(layout, "artifact", target.with_digest(descriptor.digest), access)
+                write_layout(layout.path, [], [descriptor])
+                copy(layout, target.with_digest(descriptor.digest), access)
             entries.append({**descriptor.to_json(), "artifactType": artifact["artifactType"]})
         if registry.referrers(subject.digest) is None:
             _list_under_tag(registry, subject, entries)
@@ -167,12 +167,6 @@ def _artifact(layout: Layout, subject: Descriptor, document: Document) -> tuple[
     return Descriptor(
         descriptor.media_type, descriptor.digest, descriptor.size, None, dict(document.annotations)
     ), manifest
-
-
-def _index(layout: Layout, entry: Descriptor, name: str = "artifact") -> None:
-    data = {**entry.to_json(), "annotations": {"org.opencontainers.image.ref.name": name}}
-    (layout.path / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
-    (layout.path / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [data]}))
 
 
 def _list_under_tag(registry: Registry, subject: Descriptor, entries: list[dict[str, Any]]) -> None:

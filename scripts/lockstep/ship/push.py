@@ -100,8 +100,8 @@ def push_by_digest(images: Sequence[OciImage], target: Ref) -> None:
         if registry.manifest(each.descriptor.digest) is None:
             console.note(f"pushing {name} {each.descriptor.digest} ({console.megabytes(each.total_size)} MB)")
             with tempfile.TemporaryDirectory(prefix="lockstep-push-") as scratch:
-                layout = write_layout(Path(scratch), [each], [each.descriptor], "image")
-                copy(layout, "image", target.with_digest(each.descriptor.digest), access)
+                layout = write_layout(Path(scratch), [each], [each.descriptor])
+                copy(layout, target.with_digest(each.descriptor.digest), access)
         else:
             console.note(f"{name} {each.descriptor.digest} is there")
         read_back(registry, each.descriptor.digest, each.descriptor.digest)
@@ -120,7 +120,7 @@ def push_index(
     with tempfile.TemporaryDirectory(prefix="lockstep-push-") as scratch:
         layout = merged_layout(Path(scratch), images, index)
         if registry.manifest(index.digest) is None:
-            copy(layout, "index", target.with_digest(index.digest), access, whole=True)
+            copy(layout, target.with_digest(index.digest), access, whole=True)
         read_back(registry, index.digest, index.digest)
         before_tag(index)
         move_tag(layout, target, index, access)
@@ -130,7 +130,7 @@ def push_index(
 def move_tag(layout: Layout, target: Ref, index: Index, access: Access) -> None:
     """Point target's tag at the index that the registry holds already, and read it back. No tag: nothing to do."""
     if target.tag:
-        copy(layout, "index", target, access, whole=True)
+        copy(layout, target, access, whole=True)
         read_back(Registry(target, access), target.tag, index.digest)
         console.note(f"{target} is {index.digest}")
 
@@ -158,7 +158,7 @@ def merge(target: Ref, wanted: Sequence[str]) -> Index:
             put_blob(layout, registry.blob(manifest.data["config"]["digest"]), "")
             images.append(OciImage(layout, Descriptor(manifest.media_type, digest, len(manifest.body)), manifest.data))
         index = index_of(images)
-        write_layout(layout.path, [], [Descriptor(index.media_type, index.digest, len(index.body))], "index")
+        write_layout(layout.path, [], [Descriptor(index.media_type, index.digest, len(index.body))])
         put_blob(layout, index.body, index.media_type)
         move_tag(layout, target, index, access)
     return index
@@ -175,27 +175,30 @@ def read_back(registry: Registry, reference: str, digest: str) -> None:
         )
 
 
-def copy(layout: Layout, name: str, target: Ref, access: Access, *, whole: bool = False) -> None:
-    """Let skopeo copy the entry `name` of a layout to target, digests kept; `whole` for an index with its images."""
+def copy(layout: Layout, target: Ref, access: Access, *, whole: bool = False) -> None:
+    """Let skopeo copy the one entry of a layout to target, digests kept; `whole` for an index with its images.
+
+    The entry has no name: skopeo finds a named one only if it is of OCI's types, an only one of whatever type.
+    """
     with access.skopeo("dest") as options:
         run(
             # --insecure-policy: the policy file says whose images may be pulled; these come from our own build folder.
             ["skopeo", "--insecure-policy", "copy", "--preserve-digests", "--retry-times", _RETRIES]
             + (["--all"] if whole else [])
-            + [*options, f"oci:{layout.path}:{name}", target.skopeo],
+            + [*options, f"oci:{layout.path}", target.skopeo],
             fix=f"check the login (skopeo login {target.registry}) and push again: only what is missing is sent",
         )
 
 
 def merged_layout(folder: Path, images: Sequence[OciImage], index: Index) -> Layout:
-    """Make a layout below `folder` whose one entry, named `index`, is the index; blobs are links, not copies."""
-    layout = write_layout(folder, images, [Descriptor(index.media_type, index.digest, len(index.body))], "index")
+    """Make a layout in `folder` whose one entry is the index; blobs are links, not copies."""
+    layout = write_layout(folder, images, [Descriptor(index.media_type, index.digest, len(index.body))])
     put_blob(layout, index.body, index.media_type)
     return layout
 
 
-def write_layout(folder: Path, images: Sequence[OciImage], entries: Sequence[Descriptor], name: str) -> Layout:
-    """Make an OCI layout in `folder` with links to the blobs of `images`, and `entries` under the name `name`."""
+def write_layout(folder: Path, images: Sequence[OciImage], entries: Sequence[Descriptor]) -> Layout:
+    """Make an OCI layout in `folder` with links to the blobs of `images`, and `entries` in its index.json."""
     blobs = folder / "blobs/sha256"
     blobs.mkdir(parents=True, exist_ok=True)
     for image in images:
@@ -205,7 +208,7 @@ def write_layout(folder: Path, images: Sequence[OciImage], entries: Sequence[Des
                 # A symbolic link also reaches across file systems, which a hard link does not.
                 made.symlink_to(image.layout.blob(digest).resolve())
     (folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
-    manifests = [{**each.to_json(), "annotations": {"org.opencontainers.image.ref.name": name}} for each in entries]
+    manifests = [each.to_json() for each in entries]
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": manifests}))
     return Layout(folder)
 

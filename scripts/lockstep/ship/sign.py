@@ -19,7 +19,7 @@ from pathlib import Path
 from lockstep.errors import LockstepError
 from lockstep.ship.access import Access
 from lockstep.ship.layout import OCI_MANIFEST, Layout, put_blob
-from lockstep.ship.push import copy
+from lockstep.ship.push import copy, write_layout
 from lockstep.ship.refs import Ref
 from lockstep.ship.registry import Registry
 
@@ -97,11 +97,8 @@ def sign(target: Ref, digests: Sequence[str], key: Path) -> None:
                 "config": put_blob(layout, json.dumps(config).encode(), _CONFIG_TYPE).to_json(),
                 "layers": layers,
             }
-            entry = put_blob(layout, json.dumps(manifest).encode(), OCI_MANIFEST).to_json()
-            entry["annotations"] = {"org.opencontainers.image.ref.name": "signature"}
-            (layout.path / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
-            (layout.path / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
-            copy(layout, "signature", target.with_tag(tag_of(digest)), access)
+            write_layout(layout.path, [], [put_blob(layout, json.dumps(manifest).encode(), OCI_MANIFEST)])
+            copy(layout, target.with_tag(tag_of(digest)), access)
 
 
 def _signatures_of(registry: Registry, digest: str, without: bytes, folder: Layout) -> list[dict[str, object]]:
