@@ -58,9 +58,9 @@ class Use:
     """The packages that every one of these locks holds."""
 
 
-def packages(folder: Path = FOLDER) -> list[str]:
+def packages() -> list[str]:
     """Return the packages that have patches or removals."""
-    return sorted(path.name for path in folder.iterdir() if path.is_dir())
+    return sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
 
 
 def locked(package: str, root: Path = paths.ROOT) -> list[Use]:
