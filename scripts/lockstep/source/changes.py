@@ -6,13 +6,13 @@ import ast
 import re
 from collections.abc import Iterator
 
+from lockstep.source.calling import Parameter, Signature, from_arguments
 from lockstep.source.check import Call, Seen, State, Use
 from lockstep.source.classes import decorators
 from lockstep.source.findings import Finding
 from lockstep.source.model import Function, Module
 from lockstep.source.nodes import walk
-from lockstep.source.signature import Parameter, Signature, from_arguments
-from lockstep.source.values import ClassInfo, ClassV, DataV, InstV, Member, ModuleV, SuperV, Value
+from lockstep.source.values import ClassInfo, ClassV, DataV, FuncV, InstV, Member, ModuleV, SuperV, Value
 from lockstep.source.world import World
 
 # Classes of plain data that callers take apart or compare; their names end so across the packages that were looked at.
@@ -75,6 +75,7 @@ def _attribute(world: World, use: Use, *, had: bool) -> Finding:
 
 def change_findings(to: tuple[World, Seen], frm: tuple[World, Seen]) -> Iterator[Finding]:
     """Yield, for calls that both versions take, the defaults that changed and the fields that came, if not given."""
+    told: set[str] = set()
     for node, call in to[1].calls.items():
         before = frm[1].calls.get(node)
         if before is None or len(call.signatures) != 1 or len(before.signatures) != 1:
@@ -94,7 +95,7 @@ def change_findings(to: tuple[World, Seen], frm: tuple[World, Seen]) -> Iterator
                 if was != now:
                     yield _default(call, parameter, was, now)
         if gained and (new.model or new.forwards):
-            yield from _gained(to[0], call, new, gained)
+            yield from _gained(to[0], call, new, gained, told)
 
 
 def _parameters(signature: Signature) -> Iterator[Parameter]:
@@ -157,14 +158,16 @@ def short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def _gained(world: World, call: Call, signature: Signature, gained: list[Parameter]) -> Iterator[Finding]:
+def _gained(
+    world: World, call: Call, signature: Signature, gained: list[Parameter], told: set[str]
+) -> Iterator[Finding]:
+    """Say what a class or function gained: switches that are on, fields of answers; the rest once, as a note."""
     name = ast.unparse(call.node.func)
     path, line = call.place.module.path, call.node.lineno
     answer = signature.model == "pydantic" or (signature.owner is not None and _ANSWER.search(signature.owner.name))
     quiet: list[str] = []
     for parameter in gained:
-        value = default_of(world, parameter)
-        if value == "True":
+        if default_of(world, parameter) == "True":
             yield Finding(
                 "default",
                 path,
@@ -173,20 +176,33 @@ def _gained(world: World, call: Call, signature: Signature, gained: list[Paramet
                 f"{name}() gained `{parameter.name}`, which is on unless it is given",
                 f"pass `{parameter.name}=False` to keep the behaviour, or True to accept it",
             )
-        elif answer:
+        else:
             quiet.append(parameter.name)
-    if quiet:
-        listed = ", ".join(f"`{item}`" for item in quiet)
-        many = len(quiet) > 1
-        yield Finding(
-            "field",
-            path,
-            line,
-            f"{name}({', '.join(quiet)})",
-            f"{name}() gained the field{'s' if many else ''} {listed}, which the call leaves at "
-            f"{'their defaults' if many else 'its default'}",
-            "set what the caller has, and let whatever reads or compares the result know the field",
-        )
+    key = describe_call(call)
+    if not quiet or (not answer and key in told):
+        return
+    told.add(key)
+    listed = ", ".join(f"`{item}`" for item in quiet)
+    many = len(quiet) > 1
+    yield Finding(
+        "field",
+        path,
+        line,
+        f"{name}({', '.join(quiet)})",
+        f"{name}() gained the field{'s' if many else ''} {listed}, which the call leaves at "
+        f"{'their defaults' if many else 'its default'}",
+        "set what the caller has, and let whatever reads or compares the result know the field",
+        # A setting that is off by default changes nothing; an answer with one more field is another answer.
+        note=not answer,
+    )
+
+
+def describe_call(call: Call) -> str:
+    """Return the dotted name of what a call calls."""
+    value = call.value
+    if isinstance(value, ClassV | InstV | SuperV):
+        return value.info.dotted
+    return value.dotted if isinstance(value, FuncV) else "?"
 
 
 # Classes of the downstream tree that stand on the package's

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lockstep.source import guards
+from lockstep.source.calling import Misfit, Signature, fit
 from lockstep.source.classes import OBJECT, last_name
 from lockstep.source.findings import Finding
 from lockstep.source.imports import failed_import, import_finding, module_finding
 from lockstep.source.infer import Infer
 from lockstep.source.nodes import walk
-from lockstep.source.signature import Misfit, Signature, Signatures, fit
+from lockstep.source.signature import Signatures
 from lockstep.source.values import UNKNOWN, ClassInfo, ClassV, External, FuncV, InstV, ModuleV, SuperV, Value
 from lockstep.source.walk import Place
 from lockstep.source.world import World

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 
 # Fields that never hold a statement or an expression.
 _LEAVES = {"ctx", "op", "ops", "id", "attr", "name", "names", "arg", "module", "level", "lineno", "kind", "asname"}
 _LEAVES |= {"type_comment", "is_async", "conversion", "simple", "n", "s", "type_ignores", "rest"}
 
 
-@lru_cache(maxsize=256)
+_known: dict[type[ast.AST], tuple[str, ...]] = {}
+
+
 def fields(kind: type[ast.AST]) -> tuple[str, ...]:
     """Return the fields of a kind of node that hold other nodes; an import's names and an argument's are among them."""
+    if kind not in _known:
+        _known[kind] = _fields(kind)
+    return _known[kind]
+
+
+def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
     keep = {"names"} if kind in {ast.Import, ast.ImportFrom} else set()
     if kind is ast.Constant:
         return ()
@@ -27,7 +34,7 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
     for name in fields(node.__class__):
         value = getattr(node, name, None)
         if value.__class__ is list:
-            for item in value:  # type: ignore[union-attr]
+            for item in value:
                 if isinstance(item, ast.AST):
                     yield item
         elif isinstance(value, ast.AST):
@@ -43,6 +50,6 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
         for name in fields(here.__class__):
             value = getattr(here, name, None)
             if value.__class__ is list:
-                stack += [item for item in value if isinstance(item, ast.AST)]  # type: ignore[union-attr]
+                stack += [item for item in value if isinstance(item, ast.AST)]
             elif isinstance(value, ast.AST):
                 stack.append(value)

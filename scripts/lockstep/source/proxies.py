@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass, field
 
 from lockstep.source import guards
-from lockstep.source.classes import OBJECT, last_name
+from lockstep.source.classes import OBJECT, decorators, last_name
 from lockstep.source.config import Proxy
 from lockstep.source.findings import Finding
 from lockstep.source.infer import Infer
-from lockstep.source.model import Module
-from lockstep.source.values import ClassInfo, InstV
+from lockstep.source.model import Function, Module
+from lockstep.source.values import ClassInfo, InstV, Member
 from lockstep.source.walk import Place, Walk
 from lockstep.source.world import World
 
@@ -91,8 +91,21 @@ def asked_of(world: World, infer: Infer, interface: ClassInfo) -> dict[str, list
     return asked.places
 
 
+def _optional(member: Member) -> bool:
+    """Whether the interface itself only raises NotImplementedError there: who stands for it may lack it as well."""
+    node = member.node
+    if not isinstance(node, Function) or "abstractmethod" in decorators(node):
+        return False
+    body = [item for item in node.body if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))]
+    raised = body[0].exc if len(body) == 1 and isinstance(body[0], ast.Raise) else None
+    return raised is not None and last_name(raised) == "NotImplementedError"
+
+
 def lacking(world: World, infer: Infer, proxy: Proxy, where: str) -> list[Finding]:
-    """Return a finding for each member that the package asks of the interface and the proxy does not have."""
+    """Return a finding for each member that the package asks of the interface and the proxy does not have.
+
+    One that the interface itself leaves unimplemented is a note.
+    """
     info = world.class_of(proxy.cls)
     interface = world.class_of(proxy.stands_for)
     for name, found in ((proxy.cls, info), (proxy.stands_for, interface)):
@@ -119,6 +132,7 @@ def lacking(world: World, infer: Infer, proxy: Proxy, where: str) -> list[Findin
                 f"{info.name}.{name}",
                 f"{info.name} stands for {interface.name} and lacks `{name}`, which is asked for at {first}{more}",
                 f"add `{name}`" + (f" as {interface.dotted} has it" if name in world.classes.own(interface) else ""),
+                note=any(_optional(item) for item in world.classes.find(interface, name)),
             )
         )
     return findings

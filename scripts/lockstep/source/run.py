@@ -128,7 +128,7 @@ def check_source(
         root=tree.root,
         new=tuple(item for item in left if item.key not in past and not item.note),
         known=tuple(item for item in left if item.key in past and not item.note),
-        notes=tuple(item for item in left if item.note),
+        notes=tuple(item for item in left if item.note and item.key not in past),
         accepted=tuple(waived),
         files=len(files),
         using=len(modules),

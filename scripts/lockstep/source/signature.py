@@ -1,13 +1,15 @@
-"""What a function or a class takes when it is called, and whether a call fits."""
+"""What a function or a class takes when it is called: read from its definition, its decorators and its bases."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lockstep.source.calling import Parameter, Signature, from_arguments
 from lockstep.source.classes import PLAIN, decorators, last_name
+from lockstep.source.fields import extra_of, is_name, is_true, own_fields, text_of, validates_first
 from lockstep.source.model import Function, Module
 from lockstep.source.nodes import children, walk
 from lockstep.source.values import UNKNOWN, ClassInfo, ClassV, FuncV, Value
@@ -23,72 +25,6 @@ KEEPS = {
 }  # fmt: skip
 _MODEL_ROOTS = {"pydantic.BaseModel", "pydantic.main.BaseModel"}
 _STRUCT_ROOTS = {"msgspec.Struct"}
-_FIELD_CALLS = {"field", "Field", "get_field", "PrivateAttr"}
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter. kind: positional (only), either, keyword (only). default is its expression; module reads it."""
-
-    name: str
-    kind: str
-    required: bool
-    default: ast.expr | None
-    module: Module
-    aliases: tuple[str, ...] = ()
-    annotation: ast.expr | None = None
-
-
-@dataclass(frozen=True)
-class Signature:
-    """Parameters in order, self left out. model: dataclass, pydantic or msgspec for a class built from its fields.
-
-    extra: what a pydantic model does with a keyword that is no field: allow, ignore, forbid or unknown.
-    loose: a validator sees the arguments first, so that neither missing nor unknown ones can be judged.
-    accepts: keywords that the body takes out of its `**kwargs`; forwards: the signature that gets the rest of them.
-    """
-
-    parameters: tuple[Parameter, ...]
-    var_positional: bool = False
-    var_keyword: bool = False
-    model: str = ""
-    extra: str = ""
-    loose: bool = False
-    owner: ClassInfo | None = None
-    accepts: frozenset[str] = frozenset()
-    forwards: Signature | None = None
-    forwards_to: str = ""
-
-    def parameter(self, name: str) -> Parameter | None:
-        """Return the parameter that a keyword of that name fills, also through `**kwargs` that are handed on."""
-        for item in self.parameters:
-            if item.kind != "positional" and (item.name == name or name in item.aliases):
-                return item
-        return self.forwards.parameter(name) if self.forwards is not None else None
-
-    def text(self) -> str:
-        """Return the parameters as a person would write them, without annotations."""
-        parts: list[str] = []
-        star = False
-        for item in self.parameters:
-            if item.kind == "keyword" and not star:
-                parts.append("*args" if self.var_positional else "*")
-                star = True
-            default = f"={ast.unparse(item.default)}" if item.default is not None else ""
-            parts.append(f"{item.name}{default}" if len(default) < 30 else f"{item.name}=…")
-        if self.var_positional and not star:
-            parts.append("*args")
-        if self.var_keyword:
-            parts.append("**kwargs")
-        return ", ".join(parts)
-
-
-@dataclass(frozen=True)
-class Misfit:
-    """Why a call does not fit. kind: unknown (keyword), missing (argument), many (positional), twice, dropped."""
-
-    kind: str
-    name: str
 
 
 class Signatures:
@@ -158,21 +94,21 @@ class Signatures:
             if isinstance(part, ast.Name) and part.id == kwargs:
                 uses += 1
             if isinstance(part, ast.Call):
-                if any(item.arg is None and _is_name(item.value, kwargs) for item in part.keywords):
+                if any(item.arg is None and is_name(item.value, kwargs) for item in part.keywords):
                     calls.append(part)
                     known += 1
-                elif isinstance(part.func, ast.Attribute) and _is_name(part.func.value, kwargs):
-                    key = _text(part.args[0]) if part.args else None
+                elif isinstance(part.func, ast.Attribute) and is_name(part.func.value, kwargs):
+                    key = text_of(part.args[0]) if part.args else None
                     if part.func.attr in {"pop", "get", "setdefault"} and key:
                         accepts.add(key)
                         known += 1
-            elif isinstance(part, ast.Subscript) and _is_name(part.value, kwargs):
-                key = _text(part.slice)
+            elif isinstance(part, ast.Subscript) and is_name(part.value, kwargs):
+                key = text_of(part.slice)
                 if key:
                     accepts.add(key)
                     known += 1
-            elif isinstance(part, ast.Compare) and any(_is_name(item, kwargs) for item in part.comparators):
-                key = _text(part.left)
+            elif isinstance(part, ast.Compare) and any(is_name(item, kwargs) for item in part.comparators):
+                key = text_of(part.left)
                 if key:
                     accepts.add(key)
                     known += 1
@@ -276,9 +212,9 @@ class Signatures:
             if model == "dataclass" and self._dataclass(item) is None and item is not info:
                 continue
             if model == "pydantic":
-                extra = _extra(item) or extra
-                loose = loose or _validates_first(item)
-            for parameter in _own_fields(item, model, self._all_keyword(item, model)):
+                extra = extra_of(item) or extra
+                loose = loose or validates_first(item)
+            for parameter in own_fields(item, model, self._all_keyword(item, model)):
                 found[parameter.name] = parameter
             for name, members in self._world.classes.own(item).items():
                 if name in found and members[0].kind in {"method", "property"}:
@@ -300,151 +236,9 @@ class Signatures:
         if model == "pydantic":
             return True
         if model == "msgspec":
-            return any(k.arg == "kw_only" and _is_true(k.value) for k in info.node.keywords)
+            return any(k.arg == "kw_only" and is_true(k.value) for k in info.node.keywords)
         decorator = self._dataclass(info)
         return decorator is not None and _flag(decorator, "kw_only") is True
-
-
-def from_arguments(arguments: ast.arguments, module: Module, *, skip_first: bool) -> Signature | None:
-    """Return the signature that a def or lambda spells out; None where self should be skipped and is not there."""
-    plain = [(item, "positional") for item in arguments.posonlyargs] + [(item, "either") for item in arguments.args]
-    defaults: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults)) + list(arguments.defaults)
-    found = [
-        Parameter(item.arg, kind, default is None, default, module, (), item.annotation)
-        for (item, kind), default in zip(plain, defaults, strict=True)
-    ]
-    if skip_first:
-        if not found and not arguments.vararg:
-            return None
-        found = found[1:]
-    for item, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        found.append(Parameter(item.arg, "keyword", default is None, default, module, (), item.annotation))
-    return Signature(tuple(found), arguments.vararg is not None, arguments.kwarg is not None)
-
-
-def fit(signature: Signature, call: ast.Call) -> list[Misfit]:
-    """Return why a call does not fit a signature; nothing where it fits or where `*` and `**` hide the answer."""
-    found: list[Misfit] = []
-    starred = any(isinstance(arg, ast.Starred) for arg in call.args)
-    spread = any(item.arg is None for item in call.keywords)
-    places = [item for item in signature.parameters if item.kind != "keyword"]
-    filled: set[str] = set()
-    if not starred:
-        if len(call.args) > len(places) and not signature.var_positional:
-            found.append(Misfit("many", str(len(places))))
-        filled = {item.name for item in places[: len(call.args)]}
-    for item in call.keywords:
-        if item.arg is None:
-            continue
-        parameter = signature.parameter(item.arg)
-        if parameter is None:
-            misfit = _unknown_keyword(signature, item.arg)
-            if misfit:
-                found.append(misfit)
-        elif parameter.name in filled and parameter.kind == "either":
-            found.append(Misfit("twice", item.arg))
-        else:
-            filled.add(parameter.name)
-    if not starred and not spread and not signature.loose:
-        found += [
-            Misfit("missing", item.name) for item in signature.parameters if item.required and item.name not in filled
-        ]
-    return found
-
-
-def _unknown_keyword(signature: Signature, name: str) -> Misfit | None:
-    if signature.forwards is not None:
-        inner = signature.forwards
-        if name in signature.accepts or inner.var_keyword or inner.loose or inner.extra == "allow":
-            return None
-        return Misfit("unknown", name)
-    if signature.var_keyword or signature.loose or signature.extra == "allow":
-        return None
-    return Misfit("dropped" if signature.extra == "ignore" else "unknown", name)
-
-
-def _own_fields(info: ClassInfo, model: str, all_keyword: bool) -> list[Parameter]:
-    found: list[Parameter] = []
-    keyword = all_keyword
-    for node in info.node.body:
-        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
-            continue
-        name, annotation = node.target.id, node.annotation
-        kind = last_name(annotation.value if isinstance(annotation, ast.Subscript) else annotation)
-        if kind == "KW_ONLY":
-            keyword = True
-            continue
-        if kind == "ClassVar" or (isinstance(annotation, ast.Constant) and "ClassVar" in str(annotation.value)):
-            continue
-        if model == "pydantic" and name.startswith("_"):
-            continue
-        default, aliases, own_keyword, init = _field(node.value)
-        if not init:
-            continue
-        place = "keyword" if keyword or own_keyword else "either"
-        required = default is None
-        found.append(Parameter(name, place, required, default, info.module, aliases, annotation))
-    return found
-
-
-def _field(value: ast.expr | None) -> tuple[ast.expr | None, tuple[str, ...], bool, bool]:
-    """Return a field's default, its aliases, whether it is keyword-only, and whether the constructor takes it."""
-    if not isinstance(value, ast.Call) or last_name(value) not in _FIELD_CALLS:
-        return value, (), False, True
-    given = {item.arg: item.value for item in value.keywords}
-    if last_name(value) == "PrivateAttr":
-        return value, (), False, False
-    default: ast.expr | None = given.get("default") or given.get("default_factory")
-    if default is None and last_name(value) == "get_field":
-        default = value
-    if default is None and value.args and last_name(value) == "Field":
-        default = value.args[0]
-    if isinstance(default, ast.Constant) and default.value is ...:
-        default = None
-    if None in given:
-        default = default or value  # `**more`: may hold a default
-    aliases = tuple(text for key in ("alias", "validation_alias") if key in given and (text := _text(given[key])))
-    init = given.get("init")
-    own_keyword = "kw_only" in given and _is_true(given["kw_only"])
-    return default, aliases, own_keyword, not (isinstance(init, ast.Constant) and init.value is False)
-
-
-def _extra(info: ClassInfo) -> str:
-    for item in info.node.keywords:
-        if item.arg == "extra":
-            return _text(item.value) or "unknown"
-    for node in info.node.body:
-        if (isinstance(node, ast.Assign) and any(_is_name(target, "model_config") for target in node.targets)) or (
-            isinstance(node, ast.AnnAssign) and _is_name(node.target, "model_config") and node.value is not None
-        ):
-            value = node.value
-        elif isinstance(node, ast.ClassDef) and node.name == "Config":
-            return "unknown"
-        else:
-            continue
-        if isinstance(value, ast.Call):
-            given = {item.arg: item.value for item in value.keywords}
-        elif isinstance(value, ast.Dict):
-            given = {_text(key) if key else None: item for key, item in zip(value.keys, value.values, strict=True)}
-        else:
-            return "unknown"
-        if "alias_generator" in given or None in given:
-            return "unknown"
-        return (_text(given["extra"]) or "unknown") if "extra" in given else ""
-    return ""
-
-
-def _validates_first(info: ClassInfo) -> bool:
-    for node in info.node.body:
-        if isinstance(node, Function):
-            for item in node.decorator_list:
-                if last_name(item) == "root_validator":
-                    return True
-                if last_name(item) == "model_validator" and isinstance(item, ast.Call):
-                    mode = next((_text(k.value) for k in item.keywords if k.arg == "mode"), "")
-                    if mode != "after":
-                        return True
-    return False
 
 
 def _wraps(node: Function, *, factory: bool) -> bool:
@@ -493,15 +287,3 @@ def _flag(decorator: ast.expr, name: str) -> bool | None:
             if item.arg == name and isinstance(item.value, ast.Constant):
                 return bool(item.value.value)
     return None
-
-
-def _is_true(expr: ast.expr) -> bool:
-    return isinstance(expr, ast.Constant) and expr.value is True
-
-
-def _is_name(expr: ast.expr, name: str) -> bool:
-    return isinstance(expr, ast.Name) and expr.id == name
-
-
-def _text(expr: ast.expr) -> str | None:
-    return expr.value if isinstance(expr, ast.Constant) and isinstance(expr.value, str) else None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lockstep.source.calling import Parameter
 from lockstep.source.changes import default_of, short
 from lockstep.source.findings import Finding
-from lockstep.source.signature import Parameter, Signatures
+from lockstep.source.signature import Signatures
 from lockstep.source.values import ClassV, FuncV
 from lockstep.source.world import World
 
