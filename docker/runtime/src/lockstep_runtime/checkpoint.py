@@ -31,10 +31,11 @@ def on_executor(module: ModuleType) -> str:
     version = sys.modules["torch"].__version__
     if line(version) < (2, 13):
         return f"not needed: torch {version} is older than the 2.13 line"
+    done = f"active: {VARIABLE}=1 where MASTER_ADDR and MASTER_PORT are set and {VARIABLE} is not"
     info = module._ProcessGroupInitInfo
     original: Callable[..., None] = info.__init__
     if getattr(original, "lockstep_runtime", False):
-        return "active already"
+        return done
 
     @wraps(original)
     def init(*args: Any, **kwargs: Any) -> None:
@@ -43,4 +44,4 @@ def on_executor(module: ModuleType) -> str:
 
     init.lockstep_runtime = True  # type: ignore[attr-defined]
     info.__init__ = init
-    return f"active: {VARIABLE}=1 where MASTER_ADDR and MASTER_PORT are set and {VARIABLE} is not"
+    return done

@@ -45,10 +45,11 @@ def on_torch(torch: ModuleType) -> str:
     """
     if line(torch.__version__) != (2, 11):
         return f"not needed: torch {torch.__version__} is not of the 2.11 line"
+    done = f"active: torch {torch.__version__} opens cudaMalloc handles of torch 2.13"
     storage = torch.UntypedStorage
     original = storage._new_shared_cuda
     if getattr(original, "lockstep_runtime", False):
-        return "active already"
+        return done
 
     def new_shared_cuda(device: Any, handle: Any, *rest: Any) -> Any:
         # What is no handle at all is left to torch's own check of its arguments.
@@ -63,7 +64,7 @@ def on_torch(torch: ModuleType) -> str:
 
     new_shared_cuda.lockstep_runtime = True  # type: ignore[attr-defined]
     storage._new_shared_cuda = staticmethod(new_shared_cuda)
-    return f"active: torch {torch.__version__} opens cudaMalloc handles of torch 2.13"
+    return done
 
 
 def line(version: str) -> tuple[int, int]:
