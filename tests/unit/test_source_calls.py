@@ -8,7 +8,10 @@ import pytest
 
 from lockstep.source import SourceConfig, SourceReport, check_source
 
-_BASE = "from functools import wraps\nimport contextlib, dataclasses, enum, typing\nfrom pydantic import BaseModel, ConfigDict\n"
+_BASE = (
+    "from functools import wraps\nimport contextlib, dataclasses, enum, typing\n"
+    "from pydantic import BaseModel, ConfigDict\n"
+)
 OLD = {
     "pkg/__init__.py": "",
     "pkg/api.py": _BASE
@@ -107,7 +110,8 @@ def told(report: SourceReport) -> list[tuple[str, int, str]]:
         ("from pkg.api import kernel\nkernel(1, 2, layer=3)\n", ["kernel(backend)", "kernel(layer)"]),
         ("import pkg.api\npkg.api.kernel(1, 2, layer=3, backend=4)\n", ["pkg.api.kernel(layer)"]),
         ("from pkg import api as a\ndef f():\n    a.kernel(1, 2, 3, backend=4)\n", ["a.kernel(2)"]),
-        ("from pkg.api import kernel\nkernel(1, 2, config=3, backend=4)\n", ["kernel(config)", "kernel(experts)"][:1]),
+        ("from pkg.api import kernel\nkernel(1, 2, config=3, backend=4)\n"
+        "", ["kernel(config)", "kernel(experts)"][:1]),
         ("from pkg.api import Engine\nEngine('m', speed=1, seed=0)\n", ["Engine(speed)"]),
         ("from pkg.api import even\neven(1, b=2)\n", ["even(b)"]),
         ("from pkg.api import opened\nwith opened(b=2, a=1):\n    pass\n", ["opened(b)"]),
@@ -115,7 +119,8 @@ def told(report: SourceReport) -> list[tuple[str, int, str]]:
         ("from pkg.api import Closed\nClosed(text='', other=1)\n", ["Closed(other)"]),
         ("from pkg.api import Settings\nSettings(model='', removed=1, normalize=False)\n", ["Settings(removed)"]),
         ("import functools\nfrom pkg.api import even\nfunctools.partial(even, b=1)\n", ["even(b)"]),
-        ("from pkg.api import Engine\nclass Mine(Engine):\n    def __init__(self):\n        super().__init__(1, depth=2, seed=0)\n",
+        ("from pkg.api import Engine\nclass Mine(Engine):\n    def __init__(self):\n"
+        "        super().__init__(1, depth=2, seed=0)\n",
          ["super().__init__(depth)"]),
     ],
 )  # fmt: skip
@@ -129,7 +134,8 @@ def test_calls_that_do_not_fit(tmp_path: Path, code: str, symbols: list[str]) ->
     [
         "from pkg.api import kernel\ndef f(*a, **k):\n    kernel(*a, **k)\n    kernel(1, backend=2, **k)\n",
         "from pkg.api import kernel\ntry:\n    kernel(1, 2, layer=3)\nexcept TypeError:\n    kernel(1, 2, backend=3)\n",
-        "import inspect\nfrom pkg.api import kernel\nif 'layer' in inspect.signature(kernel).parameters:\n    kernel(1, 2, layer=3)\n",
+        "import inspect\nfrom pkg.api import kernel\nif 'layer' in inspect.signature(kernel).parameters:\n"
+        "    kernel(1, 2, layer=3)\n",
         "from pkg.api import odd\nodd(1, 2, b=3)\n",
         "from pkg.api import outer, taking\nouter(1, depth=3, normalize=False)\ntaking(x=1)\n",
         "from pkg.api import Open\nOpen(text='', other=1)\n",
@@ -174,9 +180,12 @@ def test_attributes_that_are_gone(tmp_path: Path, code: str, line: int) -> None:
     [
         "from pkg.api import Engine\ndef f(engine: Engine):\n    if hasattr(engine, 'stop'):\n        engine.stop()\n",
         "from pkg.api import Engine\ndef f(engine: Engine):\n    getattr(engine, 'stop', None)\n",
-        "from pkg.api import Engine\ndef f(engine: Engine):\n    try:\n        engine.stop()\n    except AttributeError:\n        pass\n",
-        "from pkg.api import Engine\ndef f(engine: Engine):\n    if isinstance(engine, Special):\n        engine.stop()\n",
-        "from pkg.api import Engine\ndef f(engine: Engine):\n    engine.__class__, engine.model, engine.limit, engine.run\n",
+        "from pkg.api import Engine\ndef f(engine: Engine):\n    try:\n        engine.stop()\n"
+        "    except AttributeError:\n        pass\n",
+        "from pkg.api import Engine\ndef f(engine: Engine):\n    if isinstance(engine, Special):\n"
+        "        engine.stop()\n",
+        "from pkg.api import Engine\ndef f(engine: Engine):\n"
+        "    engine.__class__, engine.model, engine.limit, engine.run\n",
         "from pkg.api import Kind\nKind.A.value, Kind.__members__, Kind['A']\n",
         "from pkg.api import Engine\nEngine.added = 1\nEngine.added\n",
         "from pkg import api\napi.__name__, api.__file__\n",

@@ -32,23 +32,28 @@ class Base:
 """
 OLD = {
     "pkg/__init__.py": "",
-    "pkg/worker.py": "class Root:\n    def __init__(self):\n        self.rank = 0\nclass Worker(Root):\n    def load(self, path): ...\n"
+    "pkg/worker.py": "class Root:\n    def __init__(self):\n        self.rank = 0\nclass Worker(Root):\n"
+    "    def load(self, path): ...\n"
     "    def legacy(self): ...\n",
     "pkg/client.py": _CLIENT.replace("    def admit(self, n=1): ...\n", ""),
     "pkg/serve.py": _SERVE,
     "pkg/more.py": "",
-    "pkg/quant.py": 'class Method:\n    def load(self, layer: int) -> None:\n        """Old words."""\n        if layer.on and not layer.calc:\n            layer.scale = 1\n        layer.calc = False\n'
+    "pkg/quant.py": 'class Method:\n    def load(self, layer: int) -> None:\n        """Old words."""\n'
+    "        if layer.on and not layer.calc:\n            layer.scale = 1\n        layer.calc = False\n"
     "    def same(self, x): return x\n",
 }
 NEW = {
     "pkg/__init__.py": "",
-    "pkg/worker.py": "class Root:\n    def __init__(self):\n        self.rank = 0\n        self.step = 0\n    def sync(self): ...\n"
+    "pkg/worker.py": "class Root:\n    def __init__(self):\n        self.rank = 0\n        self.step = 0\n"
+    "    def sync(self): ...\n"
     "class Worker(Root):\n    def load(self, path, *, strict=True): ...\n",
     "pkg/client.py": _CLIENT + "    @abstractmethod\n    def status(self): ...\n",
     "pkg/serve.py": _SERVE,
-    "pkg/more.py": "from pkg.serve import Base, get_client\nclass More(Base):\n    def go(self, request):\n        self.client.admit(2)\n"
+    "pkg/more.py": "from pkg.serve import Base, get_client\nclass More(Base):\n    def go(self, request):\n"
+    "        self.client.admit(2)\n"
     "        get_client(request).status()\n",
-    "pkg/quant.py": 'class Method:\n    def load(self, layer) -> None:\n        """New words."""\n        if layer.on:\n            layer.scale = 1\n'
+    "pkg/quant.py": 'class Method:\n    def load(self, layer) -> None:\n        """New words."""\n'
+    "        if layer.on:\n            layer.scale = 1\n"
     "    def same(self, x: int) -> int:\n        '''Says more.'''\n        return x\n",
 }
 
@@ -108,9 +113,11 @@ def test_a_proxy_lacks_what_the_package_now_calls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "class Proxy:\n    config = None\n    def generate(self, p): ...\n    def admit(self, n=1): ...\n    def status(self): ...\n",
+        "class Proxy:\n    config = None\n    def generate(self, p): ...\n    def admit(self, n=1): ...\n"
+        "    def status(self): ...\n",
         "class Proxy:\n    def __getattr__(self, name): return getattr(self.inner, name)\n",
-        "from pkg.client import Client\nclass Proxy(Client):\n    def generate(self, p): ...\n    def status(self): ...\n",
+        "from pkg.client import Client\nclass Proxy(Client):\n    def generate(self, p): ...\n"
+        "    def status(self): ...\n",
     ],
 )
 def test_a_proxy_that_has_or_passes_on_everything(tmp_path: Path, code: str) -> None:
@@ -118,7 +125,10 @@ def test_a_proxy_that_has_or_passes_on_everything(tmp_path: Path, code: str) -> 
 
 
 def test_a_mirror_whose_original_changed(tmp_path: Path) -> None:
-    code = "def load(self, layer):\n    if layer.on and (not layer.calc):\n        layer.scale = 1\n    layer.calc = False\n"
+    code = (
+        "def load(self, layer):\n    if layer.on and (not layer.calc):\n        layer.scale = 1\n"
+        "    layer.calc = False\n"
+    )
     report = check(tmp_path, code, MIRROR)
     assert told(report) == [("mirror", 1, "pkg.quant:Method.load")]
     assert "-    layer.calc = False" in report.new[0].detail

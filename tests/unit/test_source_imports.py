@@ -85,7 +85,8 @@ def test_an_import_within_a_function_counts(tmp_path: Path) -> None:
         "import pkg\nfrom packaging import version\nif version.parse(pkg.__version__) < version.parse('2'):\n"
         "    from pkg.gone import helper\nelse:\n    from pkg.gone2 import helper\n",
         "import pkg\nOLD = pkg.__version__ < '2'\nif OLD:\n    from pkg.gone import helper\n",
-        "import pkg\ndef f():\n    if pkg.__version__ >= '2':\n        return None\n    from pkg.gone import helper\n    return helper\n",
+        "import pkg\ndef f():\n    if pkg.__version__ >= '2':\n        return None\n"
+        "    from pkg.gone import helper\n    return helper\n",
         "import importlib.util\nif importlib.util.find_spec('pkg.gone'):\n    import pkg.gone\n",
         "try:\n    from pkg.new.protocol import Answer\nexcept ImportError:\n    from pkg.old.protocol import Answer\n",
         "try:\n    import flash\n    HAS = True\nexcept ImportError:\n    HAS = False\nif HAS:\n    import pkg.gone\n",
@@ -96,7 +97,10 @@ def test_what_resolves_or_is_guarded_is_silent(tmp_path: Path, code: str) -> Non
 
 
 def test_a_handler_that_raises_again_guards_nothing(tmp_path: Path) -> None:
-    code = "try:\n    from pkg.gone import helper\nexcept ImportError as error:\n    raise ImportError('install pkg') from error\n"
+    code = (
+        "try:\n    from pkg.gone import helper\nexcept ImportError as error:\n"
+        "    raise ImportError('install pkg') from error\n"
+    )
     assert told(check(tmp_path, code)) == [("import", 2, "pkg.gone.helper")]
 
 
@@ -149,7 +153,8 @@ def test_unread_files_are_no_findings(tmp_path: Path) -> None:
 def test_relative_imports_and_namespace_packages_of_the_tree(tmp_path: Path) -> None:
     files = {
         "src/ns/down/__init__.py": "from pkg.new.protocol import Answer as Theirs\n",
-        "src/ns/down/deep/use.py": "from .. import Theirs\nfrom ns.down import Theirs as Same\nTheirs.missing\nSame.missing\n",
+        "src/ns/down/deep/use.py": "from .. import Theirs\nfrom ns.down import Theirs as Same\nTheirs.missing\n"
+        "Same.missing\n",
         "src/ns/down/deep/pkgs.py": "import pkg\nfrom ..deep.use import Same\nSame.missing\n",
     }
     report = check_source(make(tmp_path / "t", files), "pkg", str(make(tmp_path / "new", NEW)), None, SourceConfig())
