@@ -75,6 +75,13 @@ def test_B10_cross_layer_hardlink_replaced_folder_and_whiteout(tmp_path: Path) -
     assert lint_layers(trees(low, high), own_from=2) == [], "a foreign base is not ours to mend"
 
 
+def test_layers_of_a_foreign_base_are_not_judged(tmp_path: Path) -> None:
+    venv(tmp_path / "v")
+    foreign = [layer({"old": MEGABYTE}), layer({".wh.old": b""})]
+    image = layout(tmp_path / "image", [*foreign, folder_layer(tmp_path / "v", "opt/venvs/v")])
+    assert audit(image, Options(workers=1)).findings == ()
+
+
 def test_hard_link_inside_a_layer_is_fine() -> None:
     low = layer({"a": MEGABYTE, "b": ("hardlink", "a")})
     assert lint_layers(trees(low)) == []

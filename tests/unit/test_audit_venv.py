@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from auditkit import SITE, install, library, venv, wheel
@@ -259,6 +260,12 @@ def test_rule_for_the_other_architecture_or_backend_is_left_alone(tmp_path: Path
         {"backend": "v", "path": "plug/*", "why": why},
     ]
     assert failed(run(root, {"expected": other}, checks=("abi",))) == []
+
+
+def test_date_that_is_none_is_refused() -> None:
+    waiver = {"check": "abi", "path": "*", "why": "some long reason", "expires": "2027-02-31"}
+    with pytest.raises(ValidationError, match="is no date"):
+        AuditRules.model_validate({"waivers": [waiver]})
 
 
 def test_truncated_library_is_a_finding(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from lockstep.audit.finding import CHECKS, Finding
 
@@ -25,6 +25,14 @@ def _listed(value: object) -> object:
 
 Patterns = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 """One shell pattern or several; `*` matches slashes too."""
+
+
+def _date(text: str) -> str:
+    try:
+        datetime.date.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f'"{text}" is no date (YYYY-MM-DD)') from None
+    return text
 
 
 class _Model(BaseModel):
@@ -47,14 +55,21 @@ class Expected(_Model):
 
 
 class Waiver(_Model):
-    """Any finding of one check below one path, until a date. Afterwards the audit fails and names it."""
+    """Any finding of one check below one path, until a date. Afterwards the audit fails and names it.
+
+    Without `backend` it is about whole images (layers, caches) and every venv, and may match nothing in some of them.
+    """
 
     check: Literal["abi", "overlap", "integrity", "vendored", "metadata", "duplicates", "residue", "layers"]
     backend: str | None = None
     arch: _Arch | None = None
     path: str
     why: _Why
-    expires: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$", description="the last day on which it holds")]
+    expires: Annotated[
+        str,
+        AfterValidator(_date),
+        Field(pattern=r"^\d{4}-\d{2}-\d{2}$", description="the last day on which it holds"),
+    ]
 
 
 class AuditRules(_Model):
@@ -96,7 +111,7 @@ def apply_rules(
         done += _judge(finding, expected, waivers, today, used) if finding.level == "fail" else [finding]
     every: list[Expected | Waiver] = [*expected, *waivers]
     for rule in every:
-        if id(rule) not in used:
+        if id(rule) not in used and rule.backend is not None:
             kind = f"waiver of {rule.check}" if isinstance(rule, Waiver) else "expected miss"
             what = f"the {kind} at {rule.path} matches nothing"
             why = "the fault is gone or has moved: remove the declaration or correct its path"

@@ -54,20 +54,28 @@ def objects_of(wheel: RemoteWheel | Path) -> Tree:
     """Return the ELF files of a wheel (elves and broken). A remote one is downloaded once; its tables are kept."""
     if isinstance(wheel, Path):
         return _objects(wheel)
-    note = state_dir() / "wheel-index" / f"{wheel.sha256}.elf.v{_FORMAT}"
-    if wheel.sha256 and note.is_file():
-        try:
-            return load(note.read_bytes())
-        except ValueError:
-            note.unlink(missing_ok=True)
+    known = _known(wheel.sha256)
+    if known is not None:
+        return known
     with TemporaryDirectory(dir="/var/tmp", prefix="lockstep-wheel-") as folder:
         part = Path(folder) / wheel.filename
         download(wheel, part, wheel.sha256)
         tree = _objects(part)
     if wheel.sha256:
-        with replacing(note) as written:
+        with replacing(_note(wheel.sha256)) as written:
             written.write_bytes(dump(tree))
     return tree
+
+
+def _note(sha256: str) -> Path:
+    return state_dir() / "wheel-index" / f"{sha256}.elf.v{_FORMAT}"
+
+
+def _known(sha256: str) -> Tree | None:
+    try:
+        return load(_note(sha256).read_bytes()) if sha256 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _objects(wheel: Path) -> Tree:
@@ -111,6 +119,9 @@ def torch_line(wheel: RemoteWheel | Path, version: str) -> Line:
 
 
 def _locked_objects(wheel: LockedWheel) -> Tree:
+    known = _known(wheel.sha256)
+    if known is not None:
+        return known
     source = locate(wheel)
     return Tree() if source is None else objects_of(source)
 
