@@ -30,8 +30,8 @@ setup: $(VENV)/ready ## make the virtual environment of the host program
 .PHONY: lock plan render check schema requirements
 lock: setup ## resolve every backend on every architecture (BACKEND=, UPGRADE=pkg|all)
 	@$(LOCKSTEP) lock $(if $(BACKEND),--backend $(BACKEND)) $(if $(UPGRADE),--upgrade $(UPGRADE))
-plan: setup ## print the layer plan of IMAGE
-	@$(LOCKSTEP) plan $(IMAGE) --arch $(ARCH)
+plan: setup ## print the layer plan of IMAGE (BACKENDS="a b": only those)
+	@$(LOCKSTEP) plan $(IMAGE) --arch $(ARCH) $(if $(BACKENDS),--backends "$(BACKENDS)")
 render: setup ## write the Dockerfiles, bake.hcl and the JSON schema
 	@$(LOCKSTEP) render
 check: setup ## fail where the generated files differ from what `make render` writes
@@ -41,10 +41,10 @@ requirements: setup ## pin the host program's own requirements again
 	  --no-emit-index-url --no-header -q -o requirements.txt
 
 .PHONY: image probe
-image: setup ## build IMAGE for ARCH on BASE, name it in the engine, print digest, size and times
-	@$(LOCKSTEP) image $(IMAGE) --arch $(ARCH) --base $(BASE)
-probe: setup ## run the image: interpreter, versions against the lock, imports as root and as a user
-	@$(LOCKSTEP) probe $(IMAGE) --arch $(ARCH)
+image: setup ## build IMAGE for ARCH on BASE, name it, print digest, size and times (BACKENDS="a b": only those; WHEELS=1: compile too)
+	@$(LOCKSTEP) image $(IMAGE) --arch $(ARCH) --base $(BASE) $(if $(BACKENDS),--backends "$(BACKENDS)") $(if $(WHEELS),--wheels)
+probe: setup ## run the image: interpreter, versions against the lock, imports as root and as a user (BACKENDS=)
+	@$(LOCKSTEP) probe $(IMAGE) --arch $(ARCH) $(if $(BACKENDS),--backends "$(BACKENDS)")
 
 .PHONY: engine engine-stop engine-status engine-clean base lock-base
 engine: setup ## find the Docker to build with, or make and start the private engine
@@ -111,3 +111,25 @@ add-ons: setup ## lock the codec and audio packages that /opt/lockstep/add-ons o
 	@$(LOCKSTEP) add-ons
 runtime-wheel: setup ## build the wheel of docker/runtime into build/wheels
 	@$(VENV)/bin/python -m lockstep.runtime_wheel
+
+.PHONY: test lint unit build-tests network-tests acceptance bench
+test: lint unit build-tests ## lint, unit tests, and build tests on small images with the real engine
+lint: setup ## ruff, mypy, hadolint, shellcheck, and whether the generated files are current
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check --quiet .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/hadolint images/*/Dockerfile
+	@$(VENV)/bin/shellcheck $$(git ls-files | xargs grep -lE '^#!(/bin/sh|/bin/bash|/usr/bin/env bash)' --)
+	@$(LOCKSTEP) render --check
+unit: setup ## unit tests: no network, seconds
+	@$(VENV)/bin/python -m pytest -n auto tests/unit
+build-tests: setup engine ## build small images with the real engine, and probe them
+	@$(VENV)/bin/python -m pytest -x tests/build
+network-tests: setup ## checks on real published wheels, read by range requests
+	@$(VENV)/bin/python -m pytest tests/network
+acceptance: test network-tests ## everything, and the real IMAGE (default vllm) built, probed and audited: needs 60 GB and an hour
+	@$(MAKE) image IMAGE=$(IMAGE)
+	@$(MAKE) probe IMAGE=$(IMAGE)
+	@$(MAKE) audit IMAGE=$(IMAGE)
+bench: setup ## measure IMAGE beside its peers (uv, zstd) and write docs/bench.md
+	@$(LOCKSTEP) bench $(IMAGE) --arch $(ARCH)

@@ -10,6 +10,10 @@ variable "CACHE_FROM" { default = "" }
 
 group "default" { targets = ["vllm-x86_64"] }
 group "vllm" { targets = ["vllm-x86_64", "vllm-aarch64"] }
+group "megatron" { targets = ["megatron-x86_64", "megatron-aarch64"] }
+group "sglang" { targets = ["sglang-x86_64", "sglang-aarch64"] }
+group "trtllm" { targets = ["trtllm-x86_64", "trtllm-aarch64"] }
+group "rl" { targets = ["rl-x86_64", "rl-aarch64"] }
 group "smoke" { targets = ["smoke-x86_64", "smoke-aarch64"] }
 
 target "_all" {
@@ -41,6 +45,78 @@ target "vllm-aarch64" {
   platforms  = ["linux/arm64"]
   output = [
     "type=oci,tar=false,dest=${OUTPUT}/vllm.aarch64,oci-mediatypes=true,compression=${COMPRESSION},compression-level=${COMPRESSION_LEVEL},force-compression=true"
+  ]
+}
+
+target "megatron-x86_64" {
+  inherits   = ["_all"]
+  dockerfile = "images/megatron/Dockerfile"
+  platforms  = ["linux/amd64"]
+  output = [
+    "type=oci,tar=false,dest=${OUTPUT}/megatron.x86_64,oci-mediatypes=true,compression=${COMPRESSION},compression-level=${COMPRESSION_LEVEL},force-compression=true"
+  ]
+}
+
+target "megatron-aarch64" {
+  inherits   = ["_all"]
+  dockerfile = "images/megatron/Dockerfile"
+  platforms  = ["linux/arm64"]
+  output = [
+    "type=oci,tar=false,dest=${OUTPUT}/megatron.aarch64,oci-mediatypes=true,compression=${COMPRESSION},compression-level=${COMPRESSION_LEVEL},force-compression=true"
+  ]
+}
+
+target "sglang-x86_64" {
+  inherits   = ["_all"]
+  dockerfile = "images/sglang/Dockerfile"
+  platforms  = ["linux/amd64"]
+  output = [
+    "type=oci,tar=false,dest=${OUTPUT}/sglang.x86_64,oci-mediatypes=true,compression=${COMPRESSION},compression-level=${COMPRESSION_LEVEL},force-compression=true"
+  ]
+}
+
+target "sglang-aarch64" {
+  inherits   = ["_all"]
+  dockerfile = "images/sglang/Dockerfile"
+  platforms  = ["linux/arm64"]
+  output = [
+    "type=oci,tar=false,dest=${OUTPUT}/sglang.aarch64,oci-mediatypes=true,compression=${COMPRESSION},compression-level=${COMPRESSION_LEVEL},force-compression=true"
+  ]
+}
+
+target "trtllm-x86_64" {
+  inherits   = ["_all"]
+  dockerfile = "images/trtllm/Dockerfile"
+  platforms  = ["linux/amd64"]
+  output = [
+    "type=oci,tar=false,dest=${OUTPUT}/trtllm.x86_64,oci-mediatypes=true,compression=${COMPRESSION},compression-level=${COMPRESSION_LEVEL},force-compression=true"
+  ]
+}
+
+target "trtllm-aarch64" {
+  inherits   = ["_all"]
+  dockerfile = "images/trtllm/Dockerfile"
+  platforms  = ["linux/arm64"]
+  output = [
+    "type=oci,tar=false,dest=${OUTPUT}/trtllm.aarch64,oci-mediatypes=true,compression=${COMPRESSION},compression-level=${COMPRESSION_LEVEL},force-compression=true"
+  ]
+}
+
+target "rl-x86_64" {
+  inherits   = ["_all"]
+  dockerfile = "images/rl/Dockerfile"
+  platforms  = ["linux/amd64"]
+  output = [
+    "type=oci,tar=false,dest=${OUTPUT}/rl.x86_64,oci-mediatypes=true,compression=${COMPRESSION},compression-level=${COMPRESSION_LEVEL},force-compression=true"
+  ]
+}
+
+target "rl-aarch64" {
+  inherits   = ["_all"]
+  dockerfile = "images/rl/Dockerfile"
+  platforms  = ["linux/arm64"]
+  output = [
+    "type=oci,tar=false,dest=${OUTPUT}/rl.aarch64,oci-mediatypes=true,compression=${COMPRESSION},compression-level=${COMPRESSION_LEVEL},force-compression=true"
   ]
 }
 

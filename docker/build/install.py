@@ -2,6 +2,7 @@
 
 Runs inside a build stage, on the build platform, whatever the target's architecture: a venv is files. Reads one block
 per venv from standard input, `[name]` followed by hashed requirement lines, and writes the layer's tree to --out.
+Lines of another kind (STORED) are stored.py's.
 
     install.py --python-platform x86_64-manylinux_2_39 --out /out < requirements
 
@@ -24,6 +25,7 @@ import pyc
 
 VENVS = Path("/opt/venvs")
 SECRETS = Path("/run/secrets")
+STORED = ("store:", "mirror:", "missing:")
 # Written by `python -m venv` or by this program to make uv see a venv; the skeleton layer of the image has its own.
 SKELETON = ("bin/python", "bin/python3", "pyvenv.cfg")
 # Installers leave these; each differs between two builds of the same wheels (CASES D6).
@@ -186,11 +188,19 @@ def main() -> None:
     blocks = read_blocks(sys.stdin.read())
     epoch = int(os.environ["SOURCE_DATE_EPOCH"])
     venvs = [VENVS / name for name in sorted(blocks)]
+    made = [VENVS]
     for venv in venvs:
         make_skeleton(venv, arguments.python)
     if not arguments.skeleton:
         for venv in venvs:
-            install(venv, blocks[venv.name], arguments.python_platform, arguments.find_links)
+            others = [line for line in blocks[venv.name] if line.startswith(STORED)]
+            if lines := [line for line in blocks[venv.name] if line not in others]:
+                install(venv, lines, arguments.python_platform, arguments.find_links)
+            if others:
+                import stored
+
+                if stored.install(venv, others, arguments.python_platform, environment()):
+                    made.append(stored.KEPT)
             scrub(venv, arguments.python)
             if arguments.patches:
                 patch(venv, arguments.patches)
@@ -199,11 +209,12 @@ def main() -> None:
             if venv is not venvs[0]:
                 link_bytecode(venvs[0], venv)
             pyc.compile_tree(venv)
-    settle(VENVS, epoch)
-    target = arguments.out / "opt" / "venvs"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(str(VENVS), str(target))
-    for folder in (target.parent, arguments.out):
+    opt = arguments.out / "opt"
+    opt.mkdir(parents=True, exist_ok=True)
+    for tree in made:
+        settle(tree, epoch)
+        shutil.move(str(tree), str(opt / tree.name))
+    for folder in (opt, arguments.out):
         os.utime(folder, (epoch, epoch))
 
 

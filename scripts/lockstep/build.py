@@ -92,16 +92,24 @@ def require_room(layers: tuple[Layer, ...], image: str, arch: Arch) -> None:
 
 def layer_key(layer: Layer) -> str:
     """Return a short text that is the same for two layers exactly when they hold the same wheels in the same venvs."""
-    return f"{layer.name} " + " ".join(sorted(wheel.sha256[:16] for wheel in layer.wheels))
+    return f"{layer.name} " + " ".join(sorted(wheel.sha256[:16] or wheel.requirement() for wheel in layer.wheels))
 
 
-def build(matrix: Matrix, image: str, arch: Arch, layers: tuple[Layer, ...], engine: Engine, options: Options) -> Built:
+def build(
+    matrix: Matrix,
+    image: str,
+    arch: Arch,
+    layers: tuple[Layer, ...],
+    engine: Engine,
+    options: Options,
+    bake_file: str = "bake.hcl",
+) -> Built:
     """Build an image and return it. LockstepError where a step fails, with the lines that say why."""
     began = time.monotonic()
     pool = OCI / ".pool"
     target = f"{image}-{arch}"
     with build_secrets() as secrets, _network(engine, target) as network:
-        words = engine.docker_cmd("buildx", "bake", "--file", "bake.hcl", *network, "--progress", "rawjson")
+        words = engine.docker_cmd("buildx", "bake", "--file", bake_file, *network, "--progress", "rawjson")
         words += engine.bake_network(target)
         words += ["--no-cache"] if options.no_cache else []
         words += ["--set", f"{target}.output={_output(pool / target, options)}"]

@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from lockstep.arch import Arch
@@ -61,6 +62,7 @@ _LINE = re.compile(r"([a-z0-9][a-z0-9+.-]+) (\S+) (amd64|arm64|all) ([0-9a-f]{64
 _ASKED = re.compile(r"# ([a-z]+) (amd64|arm64): (.*)")
 
 
+@lru_cache(maxsize=32)
 def parse_lock(text: str, where: str) -> DebLock:
     """Read a lock's text; `where` is its file's name for messages."""
     fix = "write it again with `make lock-base`"

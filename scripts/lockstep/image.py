@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lockstep.arch import Arch
 from lockstep.build import Built, Options, build, check_output, prepare_bases, require_room
 from lockstep.console import megabytes, note, out, table
@@ -10,8 +12,10 @@ from lockstep.engine_images import register_layout
 from lockstep.layers import plan
 from lockstep.lock import read_lock
 from lockstep.matrix import Matrix
+from lockstep.narrow import narrow
+from lockstep.outside import require_wheels
 from lockstep.paths import ROOT
-from lockstep.render import render, write
+from lockstep.render import NARROWED, render, render_narrowed, write
 from lockstep.ship.digests import record_digest
 
 _SLOWEST = 8
@@ -22,18 +26,30 @@ def reference(image: str, arch: Arch) -> str:
     return f"lockstep/{image}:{arch}"
 
 
-def make_image(matrix: Matrix, image: str, arch: Arch, options: Options) -> Built:
-    """Build an image and name it in the engine; return what was built."""
-    for path in write(render(matrix)):
+def make_image(
+    matrix: Matrix, image: str, arch: Arch, options: Options, backends: Sequence[str] = (), *, wheels: bool = False
+) -> Built:
+    """Build an image and name it in the engine; return what was built.
+
+    backends narrows it to some of its own (lockstep.narrow). wheels: compile what the store of wheels lacks.
+    """
+    files = render(matrix)
+    matrix, image = narrow(matrix, image, backends)
+    bake_file = "bake.hcl"
+    if image not in {path.parent.name for path in files}:
+        bake_file = f"{NARROWED}/{image}/bake.hcl"
+        files |= render_narrowed(matrix, image)
+    for path in write(files):
         note(f"rendered {path.relative_to(ROOT)}")
     locks = {name: read_lock(name, arch) for name in matrix.images[image].backends}
     layers = plan(matrix, image, locks)
     check_output("type=oci", [arch.platform], f"{image}-{arch}")
+    require_wheels(matrix, layers, arch, build=wheels)
     require_room(layers, image, arch)
     engine = ensure_engine()
     prepare_bases(matrix, arch, options.base)
     note(f"building {image} for {arch} on {options.base}: {len(layers)} layers of wheels")
-    built = build(matrix, image, arch, layers, engine, options)
+    built = build(matrix, image, arch, layers, engine, options, bake_file)
     record_digest(image, arch, built.digest, built.layout)
     register_layout(engine, built.layout, reference(image, arch))
     return built

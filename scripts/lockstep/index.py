@@ -43,7 +43,7 @@ class RemoteWheel:
 
 
 def index_url() -> str:
-    """Return the simple index to ask, credentials included: from uv's or pip's variables, else the library's default."""
+    """Return the simple index to ask, credentials included: from uv's or pip's variables, else the library's own."""
     for variable in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
         value = os.environ.get(variable)
         if value:

@@ -1,8 +1,9 @@
 """Step 3: which wheels share a layer of an image. Pure and deterministic: locks in, plan out.
 
-A wheel over 32 MB is a layer alone. The smaller ones are grouped by the set of venvs that use them, and each group
-is split by extendible hashing over the package's name: a bucket that grows past the limit splits by the next bit of
-the hash and leaves every other bucket alone. So a new package, or a new version, touches one layer.
+A wheel over 32 MB is a layer alone, and so is one that no index serves. The smaller ones are grouped by the set of
+venvs that use them, and each group is split by extendible hashing over the package's name: a bucket that grows past
+the limit splits by the next bit of the hash and leaves every other bucket alone. So a new package, or a new version,
+touches one layer.
 
 Order: runtimes unpack layers as a chain, so what is big and seldom changes lies below, and what a person bumps lies
 above. The order depends on names alone, never on sizes, because a version's size must not move other layers.
@@ -12,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from lockstep.lock import Lock, LockedWheel
+from lockstep.lock import Lock, LockedWheel, carried
 from lockstep.matrix import Matrix
 
 ALONE = 32_000_000
@@ -48,7 +50,7 @@ class Layer:
 
     @property
     def size(self) -> int:
-        """The compressed bytes of its wheels."""
+        """The compressed bytes of its wheels, as far as they are known."""
         return sum(wheel.size for wheel in self.wheels)
 
 
@@ -58,15 +60,16 @@ def plan(matrix: Matrix, image: str, locks: Mapping[str, Lock]) -> tuple[Layer, 
     locks holds the lock of each of the image's backends. Both sizes double until there are at most `MOST` layers.
     """
     backends = matrix.images[image].backends
-    placed = place(locks[name] for name in backends)
+    placed = place(carried(matrix, image, locks[name]) for name in backends)
     asked = {
         canonicalize_name(Requirement(text).name) for name in backends for text in matrix.backends[name].requires
-    }
+    } | {package for name in backends for package in matrix.backends[name].mirror}
     scale = 1
     while True:
-        alone = [_alone(item) for item in placed if item.wheel.size >= ALONE * scale]
+        alone = [_alone(item) for item in placed if _is_alone(item.wheel, ALONE * scale)]
         alone.sort(key=lambda layer: (layer.wheels[0].name in asked, layer.name))
-        layers = (*alone, *_buckets([item for item in placed if item.wheel.size < ALONE * scale], BUCKET * scale))
+        small = [item for item in placed if not _is_alone(item.wheel, ALONE * scale)]
+        layers = (*alone, *_buckets(small, BUCKET * scale))
         if len(layers) <= MOST:
             return layers
         scale *= 2
@@ -79,6 +82,11 @@ def place(locks: Iterable[Lock]) -> list[Placed]:
         for wheel in lock.wheels:
             users.setdefault(wheel, []).append(lock.backend)
     return [Placed(wheel, tuple(sorted(names))) for wheel, names in sorted(users.items())]
+
+
+def _is_alone(wheel: LockedWheel, limit: int) -> bool:
+    """Tell whether a wheel is a layer by itself. A compiled one's size is not known when the plan is made."""
+    return wheel.size >= limit or wheel.origin != "index"
 
 
 def _alone(item: Placed) -> Layer:
@@ -110,11 +118,10 @@ def _split(wheels: list[LockedWheel], prefix: str, limit: int) -> list[tuple[str
     if len(wheels) < 2 or sum(wheel.size for wheel in wheels) <= limit or len(prefix) >= 16:
         return [(prefix, wheels)] if wheels else []
     bit = len(prefix)
-    halves = [
-        (prefix + digit, [wheel for wheel in wheels if _bits(wheel.name)[bit] == digit]) for digit in ("0", "1")
-    ]
+    halves = [(prefix + digit, [wheel for wheel in wheels if _bits(wheel.name)[bit] == digit]) for digit in ("0", "1")]
     return [bucket for name, members in halves for bucket in _split(members, name, limit)]
 
 
+@cache
 def _bits(name: str) -> str:
     return f"{int.from_bytes(sha256(name.encode()).digest()[:2], 'big'):016b}"

@@ -16,9 +16,14 @@ from lockstep.files import write_text
 from lockstep.layers import Layer, plan
 from lockstep.lock import Lock, inputs_of, read_lock
 from lockstep.matrix import Matrix
+from lockstep.outside import Binding, binding
 from lockstep.paths import DOCKER, ROOT, STAGES
 
 STAGE_FILES = ("10-base.j2", "20-builder.j2", "30-layers.j2", "40-release.j2")
+
+
+NARROWED = "build/narrow"
+"""Where the files of a narrowed image lie, relative to the checkout: nobody commits them."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,8 @@ class LayerView:
     venvs: tuple[str, ...]
     lines: tuple[str, ...]
     patched: tuple[str, ...]
+    stored: tuple[Binding, ...]
+    """Its wheels that no index serves."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +71,33 @@ def render(matrix: Matrix, root: Path = ROOT) -> dict[Path, str]:
         root / "images" / name / "Dockerfile": _dockerfile(templates, matrix, name, locks, root)
         for name in matrix.images
     }
-    files[root / "bake.hcl"] = templates.get_template("bake.hcl.j2").render(
-        images=list(matrix.images),
-        arches=[_arch(matrix, arch, ()) for arch in matrix.targets()],
-        epoch=matrix.epoch,
-        default_target=f"{next(iter(matrix.images))}-{matrix.arches[0]}",
-    )
+    files[root / "bake.hcl"] = _bake(templates, matrix, list(matrix.images), "images", root)
     files[root / "versions.schema.json"] = json.dumps(Matrix.model_json_schema(), indent=2, sort_keys=True) + "\n"
     return files
+
+
+def render_narrowed(matrix: Matrix, name: str, root: Path = ROOT) -> dict[Path, str]:
+    """Return the Dockerfile and the bake file of one image that narrow() has added; they lie below build/."""
+    templates, folder = _templates(), root / NARROWED / name
+    locks = {
+        (mate, arch): _fresh(matrix, mate, arch, root)
+        for mate in matrix.images[name].backends
+        for arch in matrix.targets()
+    }
+    return {
+        folder / "Dockerfile": _dockerfile(templates, matrix, name, locks, root),
+        folder / "bake.hcl": _bake(templates, matrix, [name], NARROWED, root),
+    }
+
+
+def _bake(templates: Environment, matrix: Matrix, images: list[str], folder: str, root: Path) -> str:
+    return templates.get_template("bake.hcl.j2").render(
+        images=images,
+        folder=folder,
+        arches=[_arch(matrix, arch, (), root) for arch in matrix.targets()],
+        epoch=matrix.epoch,
+        default_target=f"{images[0]}-{matrix.arches[0]}",
+    )
 
 
 def write(files: dict[Path, str]) -> list[Path]:
@@ -118,7 +144,7 @@ def _dockerfile(
 ) -> str:
     image = matrix.images[name]
     arches = [
-        _arch(matrix, arch, plan(matrix, name, {mate: locks[mate, arch] for mate in image.backends}))
+        _arch(matrix, arch, plan(matrix, name, {mate: locks[mate, arch] for mate in image.backends}), root)
         for arch in matrix.targets()
     ]
     view = ImageView(name, image.description, tuple(image.backends))
@@ -138,7 +164,7 @@ def _dockerfile(
     return text
 
 
-def _arch(matrix: Matrix, arch: Arch, layers: tuple[Layer, ...]) -> ArchView:
+def _arch(matrix: Matrix, arch: Arch, layers: tuple[Layer, ...], root: Path) -> ArchView:
     return ArchView(
         name=arch.value,
         docker=arch.docker,
@@ -146,7 +172,7 @@ def _arch(matrix: Matrix, arch: Arch, layers: tuple[Layer, ...]) -> ArchView:
         uv_platform=arch.manylinux,
         runtime_tar=_base_tar(matrix, arch, Role.RUNTIME),
         builder_tar=_base_tar(matrix, arch, Role.BUILDER),
-        layers=tuple(_layer(layer) for layer in layers),
+        layers=tuple(_layer(matrix, layer, arch, root) for layer in layers),
     )
 
 
@@ -154,9 +180,16 @@ def _base_tar(matrix: Matrix, arch: Arch, role: Role) -> str:
     return f"build/base/{base_key(base_lock(arch, role, matrix), matrix.epoch)}/rootfs.tar"
 
 
-def _layer(layer: Layer) -> LayerView:
-    patched = tuple(wheel.name for wheel in layer.wheels if (DOCKER / "patches" / wheel.name).is_dir())
-    return LayerView(layer.name, layer.venvs, tuple(wheel.requirement() for wheel in layer.wheels), patched)
+def _patched() -> frozenset[str]:
+    return frozenset(path.name for path in (DOCKER / "patches").iterdir() if path.is_dir())
+
+
+def _layer(matrix: Matrix, layer: Layer, arch: Arch, root: Path) -> LayerView:
+    known = _patched()
+    patched = tuple(wheel.name for wheel in layer.wheels if wheel.name in known)
+    outside = {wheel.name: binding(matrix, wheel, arch, root) for wheel in layer.wheels if wheel.origin != "index"}
+    lines = tuple(outside[wheel.name].line if wheel.name in outside else wheel.requirement() for wheel in layer.wheels)
+    return LayerView(layer.name, layer.venvs, lines, patched, tuple(outside.values()))
 
 
 def uv_requirement(root: Path) -> str:

@@ -1,7 +1,8 @@
 """Step 2: what exactly to install. uv resolves each backend on each architecture; the result is written as locks.
 
 Resolution uses wheels alone: a source distribution could build anything (CASES A15), and what must be compiled is
-declared under `compile`. Versions already locked are preferences, so that a relock moves only what was asked.
+declared under `compile` (or `mirror`), which stand-ins put before the resolver. Versions already locked are
+preferences, so that a relock moves only what was asked.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from packaging.version import Version
 from lockstep.arch import Arch
 from lockstep.errors import LockstepError
 from lockstep.index import best_wheel, files_of, find_wheel, index_url, redact
-from lockstep.lock import Lock, LockedWheel, inputs_of
+from lockstep.lock import Lock, LockedWheel, inputs_of, outside_of
 from lockstep.matrix import Backend, Matrix
+from lockstep.stubs import write_stub
 from lockstep.tools import uv_program
 
 _INDEX_DOWN = re.compile(
@@ -59,10 +61,15 @@ def resolve(
     """
     backend = matrix.backends[name]
     where = f"backend {name} on {arch}"
+    outside = outside_of(matrix, name, arch)
     preferences = _preferences(previous, others, upgrade)
-    with tempfile.TemporaryDirectory(prefix="lockstep-resolve-") as folder:
-        pinned = _compile(matrix, backend, arch, Path(folder), preferences, where)
-        wheels = _wheels(pinned, arch, matrix.python, where)
+    for wheel, _ in outside:
+        preferences.pop(wheel.name, None)
+    with tempfile.TemporaryDirectory(prefix="lockstep-resolve-") as text:
+        folder = Path(text)
+        stubs = [write_stub(wheel, requires, folder) for wheel, requires in outside]
+        pinned = _compile(matrix, name, arch, folder, stubs, preferences, where)
+        wheels = [*_wheels(pinned, arch, matrix.python, where), *(wheel for wheel, _ in outside)]
     _check_line(matrix, backend, wheels, where)
     _check_holds(backend, wheels, where)
     return Lock(name, arch, inputs_of(matrix, name, arch), tuple(sorted(wheels)))
@@ -81,21 +88,21 @@ def _preferences(previous: Lock | None, others: Sequence[Lock], upgrade: Upgrade
 
 
 def _compile(
-    matrix: Matrix, backend: Backend, arch: Arch, folder: Path, preferences: dict[str, str], where: str
+    matrix: Matrix, name: str, arch: Arch, folder: Path, stubs: list[str], preferences: dict[str, str], where: str
 ) -> list[dict[str, Any]]:
-    """Run uv's resolver; return the packages of the pylock.toml that it writes (PEP 751)."""
+    """Run uv's resolver; return the packages of the pylock.toml that it writes (PEP 751), but not the stand-ins."""
+    backend = matrix.backends[name]
     pins = matrix.lines[backend.line]
     holds = [f"{item.package}=={item.version}" for item in backend.holds if item.version]
-    excluded = [item.package for item in backend.exclude if item.arch in (None, arch.value)]
     texts = {
-        "requires.in": backend.requires,
+        "requires.in": [*backend.requires, *stubs],
         "constraints.txt": [
             *(f"{package}=={version}" for package, version in pins.items()),
             *(item.requirement for item in backend.constraints),
             *holds,
         ],
         "overrides.txt": [item.requirement for item in backend.overrides],
-        "excludes.txt": excluded,
+        "excludes.txt": sorted(matrix.left_out(name, arch)),
         "pinned.txt": [f"{package}=={version}" for package, version in sorted(preferences.items())],
     }
     for file, lines in texts.items():
@@ -104,6 +111,8 @@ def _compile(
     common += ["--no-header", "--no-annotate", "--quiet"]
     inputs = ["--constraints", "constraints.txt", "--overrides", "overrides.txt", "--excludes", "excludes.txt"]
     _uv([*common, *inputs, "requires.in", "-o", "pinned.txt"], folder, backend, where)
+    found = (folder / "pinned.txt").read_text().splitlines()
+    (folder / "pinned.txt").write_text("".join(f"{line}\n" for line in found if " @ " not in line))
     # A second, trivial run turns the pins into file names, sizes and hashes. It needs no network, since the first run
     # has just put every page into uv's cache, and asking again for 200 pages costs some 12 s.
     listing = ["--no-deps", "--format", "pylock.toml", "pinned.txt", "-o", "pylock.toml"]
@@ -114,6 +123,8 @@ def _compile(
 
 def _uv(arguments: list[str], folder: Path, backend: Backend, where: str) -> None:
     env = dict(os.environ, UV_DEFAULT_INDEX=index_url(), UV_NO_CONFIG=os.environ.get("UV_NO_CONFIG", "0"))
+    # Wheels alone are resolved, which needs no interpreter: uv must not download one to ask it.
+    env["UV_PYTHON_DOWNLOADS"] = "never"
     env.pop("UV_INDEX_URL", None)
     words = [str(uv_program()), "pip", "compile", *arguments]
     done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
@@ -126,10 +137,13 @@ def _uv(arguments: list[str], folder: Path, backend: Backend, where: str) -> Non
             where=f"{where}, index {redact(index_url())}",
             fix="check the network, and UV_DEFAULT_INDEX or PIP_INDEX_URL; the locks were left as they are",
         )
+    fix = "change a requirement, or declare an override with its why"
+    if "building from source is disabled" in said:
+        fix = "exclude what has no wheel, with its why, or declare it under compile or mirror"
     raise LockstepError(
         f"no set of wheels satisfies versions.yaml: {said}{_decided(said, backend)}",
         where=where,
-        fix="change a requirement, or declare an override with its why; the locks were left as they are",
+        fix=f"{fix}; the locks were left as they are",
     )
 
 

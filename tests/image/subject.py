@@ -7,8 +7,9 @@ import os
 from dataclasses import dataclass, field
 
 from lockstep.arch import Arch
-from lockstep.lock import Lock, read_lock
+from lockstep.lock import Lock, carried, read_lock
 from lockstep.matrix import Backend, load
+from lockstep.narrow import with_narrowed
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,15 @@ class Subject:
 
 
 def _subject() -> Subject:
-    matrix = load()
     image, arch = os.environ.get("LOCKSTEP_IMAGE", "smoke"), Arch(os.environ.get("LOCKSTEP_ARCH", "x86_64"))
+    matrix = with_narrowed(load(), image)
     names = matrix.images[image].backends
     return Subject(
         image,
         arch,
         os.environ.get("LOCKSTEP_USER", "root"),
         {name: matrix.backends[name] for name in names},
-        {name: read_lock(name, arch) for name in names},
+        {name: carried(matrix, image, read_lock(name, arch)) for name in names},
         matrix.python,
         matrix.epoch,
         _config(),

@@ -49,6 +49,7 @@ def lock(
 def plan(
     image: Annotated[str, typer.Argument(help="an image of versions.yaml")],
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
+    backends: Annotated[str, typer.Option(help="only these backends of the image")] = "",
 ) -> None:
     """Print the layers of an image, bottom first."""
     from lockstep.cli.options import known_arch, known_image
@@ -56,15 +57,19 @@ def plan(
     from lockstep.layers import plan as plan_layers
     from lockstep.lock import read_lock
     from lockstep.matrix import load
+    from lockstep.narrow import narrow, parse_backends
 
     matrix = load()
     target = known_arch(arch, matrix)
-    locks = {name: read_lock(name, target) for name in known_image(image, matrix).backends}
+    known_image(image, matrix)
+    matrix, image = narrow(matrix, image, parse_backends(backends))
+    locks = {name: read_lock(name, target) for name in matrix.images[image].backends}
     layers = plan_layers(matrix, image, locks)
     result = table("layer", "venvs", "packages", "MB", right=("MB",))
     for layer in layers:
         names = ", ".join(f"{wheel.name} {wheel.version}" for wheel in layer.wheels)
-        result.add_row(layer.name, " ".join(layer.venvs), names, megabytes(layer.size))
+        # What no index serves has a size only once it is built or mirrored.
+        result.add_row(layer.name, " ".join(layer.venvs), names, megabytes(layer.size) if layer.size else "?")
     out.print(result)
     out.print(f"{len(layers)} layers, {megabytes(sum(layer.size for layer in layers))} MB of wheels")
 
@@ -103,12 +108,15 @@ def image(
     no_cache: Annotated[bool, typer.Option(help="build every step again")] = False,
     cache_to: Annotated[str, typer.Option(help="BuildKit cache to write, best effort")] = "",
     cache_from: Annotated[str, typer.Option(help="BuildKit cache to read, best effort")] = "",
+    backends: Annotated[str, typer.Option(help="only these backends of the image, under a name of its own")] = "",
+    wheels: Annotated[bool, typer.Option(help="compile the wheels that the store lacks")] = False,
 ) -> None:
     """Build an image into build/oci/, name it in the engine, and print digest, size and times."""
     from lockstep.build import Options
     from lockstep.cli.options import known_arch, known_image, one_of
     from lockstep.image import make_image, report
     from lockstep.matrix import load
+    from lockstep.narrow import parse_backends
 
     matrix = load()
     known_image(name, matrix)
@@ -119,22 +127,26 @@ def image(
         cache_to,
         cache_from,
     )
-    report(make_image(matrix, name, known_arch(arch, matrix), options))
+    target = known_arch(arch, matrix)
+    report(make_image(matrix, name, target, options, parse_backends(backends), wheels=wheels))
 
 
 def probe(
     name: Annotated[str, typer.Argument(help="an image of versions.yaml that has been built")],
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
     select: Annotated[str, typer.Option(help="only probes whose name matches (pytest -k)")] = "",
+    backends: Annotated[str, typer.Option(help="only these backends of the image")] = "",
 ) -> None:
     """Run an image and look into it as root and as a cluster's user."""
     from lockstep.cli.options import known_arch, known_image
     from lockstep.console import out
     from lockstep.matrix import load
+    from lockstep.narrow import narrow, parse_backends
     from lockstep.paths import ROOT
     from lockstep.probe import probe as probe_image
 
     matrix = load()
     known_image(name, matrix)
+    matrix, name = narrow(matrix, name, parse_backends(backends))
     record = probe_image(matrix, name, known_arch(arch, matrix), select)
     out.print(f"every probe passed; recorded in {record.relative_to(ROOT)}")

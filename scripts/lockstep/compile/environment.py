@@ -90,9 +90,10 @@ def lock(matrix: Matrix, target: Target, upgrade: Upgrade, root: Path = ROOT) ->
         previous = parse_lock(path.read_text(encoding="utf-8"), _name(target), target.arch, path.name)
     except (OSError, LockstepError):
         previous = None  # relocking is the way out of a damaged lock
-    made = resolve(
-        _as_backend(matrix, target), _name(target), target.arch, previous=previous, others=[], upgrade=upgrade
-    )
+    as_backend = _as_backend(matrix, target)
+    if previous and previous.inputs == inputs_of(as_backend, _name(target), target.arch) and upgrade == Upgrade():
+        return False  # what is locked would be preferred anyway
+    made = resolve(as_backend, _name(target), target.arch, previous=previous, others=[], upgrade=upgrade)
     return write_text(path, format_lock(made))
 
 

@@ -34,6 +34,16 @@ def problems(matrix: Matrix) -> Iterator[Problem]:
                 )
         if len(set(image.backends)) != len(image.backends):
             yield Problem(("images", name, "backends"), "a backend is named twice", "name each once")
+        offered = {
+            item for mate in image.backends if mate in matrix.backends for item in matrix.backends[mate].optional
+        }
+        for number, package in enumerate(image.with_):
+            if package not in offered:
+                yield Problem(
+                    ("images", name, "with", number),
+                    f'no backend of this image has "{package}" under optional',
+                    f"write one of {', '.join(sorted(offered))}" if offered else "leave it out",
+                )
     for name, backend in matrix.backends.items():
         yield from _backend(matrix, ("backends", name), backend)
 
@@ -43,6 +53,7 @@ def _backend(matrix: Matrix, key: Key, backend: Backend) -> Iterator[Problem]:
     if pins is None:
         yield Problem((*key, "line"), f'there is no line "{backend.line}"', f"write one of {', '.join(matrix.lines)}")
         return
+    yield from _outside(matrix, key, backend)
     groups = [
         ("requires", list(enumerate(backend.requires))),
         ("overrides", [(number, item.requirement) for number, item in enumerate(backend.overrides)]),
@@ -68,3 +79,27 @@ def _backend(matrix: Matrix, key: Key, backend: Backend) -> Iterator[Problem]:
     for number, hold in enumerate(backend.holds):
         if hold.version is None and hold.not_past is None:
             yield Problem((*key, "holds", number), "holds nothing", "give version, not_past or both")
+
+
+def _outside(matrix: Matrix, key: Key, backend: Backend) -> Iterator[Problem]:
+    """Check the packages that no index serves: each is declared once, and nothing asks for another version of it."""
+    seen: set[str] = set()
+    for part, known in (("compile", matrix.compile), ("optional", matrix.compile), ("mirror", matrix.mirror)):
+        for number, package in enumerate(getattr(backend, part)):
+            where = "mirror" if part == "mirror" else "compile"
+            if package not in known:
+                names = f"write one of {', '.join(known)}, or declare" if known else "declare"
+                yield Problem((*key, part, number), f'{where} declares no "{package}"', f"{names} it under {where}")
+            if package in seen:
+                yield Problem((*key, part, number), f'"{package}" is named twice', "name it once")
+            seen.add(package)
+    for number, text in enumerate(backend.requires):
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        spec = (matrix.mirror if name in backend.mirror else matrix.compile).get(name)
+        if name in seen and spec is not None and not requirement.specifier.contains(spec.version, prereleases=True):
+            yield Problem(
+                (*key, "requires", number),
+                f'"{text}" contradicts the declared version {spec.version}',
+                "name the package under compile or mirror alone",
+            )

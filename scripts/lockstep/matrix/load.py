@@ -38,9 +38,8 @@ def parse(text: str, name: str = "versions.yaml") -> Matrix:
         tree: Any = YAML(typ="rt").load(text)
     except MarkedYAMLError as error:
         line = (error.problem_mark.line + 1) if error.problem_mark else 1
-        raise LockstepError(
-            f"is not YAML: {error.problem or 'cannot be parsed'}", where=f"{name}:{line}", fix="correct the line"
-        ) from None
+        what = (error.problem or "cannot be parsed").split(" with value")[0]  # ruamel quotes whole blocks
+        raise LockstepError(f"is not YAML: {what}", where=f"{name}:{line}", fix="correct the line") from None
     if not isinstance(tree, dict):
         raise LockstepError("holds no mapping", where=name, fix=_FIX)
     try:

@@ -88,6 +88,9 @@ class Backend(Model):
     exclude: list[Exclude] = []
     older: list[Older] = []
     compile: Annotated[list[Package], Field(description="keys of `compile` that this venv installs")] = []
+    optional: Annotated[
+        list[Package], Field(description="keys of `compile` that it installs only in images that say `with`")
+    ] = []
     mirror: Annotated[list[Package], Field(description="keys of `mirror` that this venv installs")] = []
     imports: Annotated[list[str], Field(description="modules that `make probe` imports, each in a fresh process")] = []
     scripts: Annotated[list[str], Field(description="console scripts that `make probe` runs with --help")] = []
@@ -130,6 +133,10 @@ class Matrix(Model):
     images: dict[Name, Image]
     add_ons: Annotated[list[AddOn], Field(description="what a user may add; never in an image")] = []
     audit: Annotated[AuditRules, Field(description="what `make audit` finds and is right to be there")] = AuditRules()
+
+    def left_out(self, backend: str, arch: Arch) -> frozenset[str]:
+        """Return the packages that a backend excludes on an architecture."""
+        return frozenset(item.package for item in self.backends[backend].exclude if item.arch in (None, arch.value))
 
     def targets(self) -> list[Arch]:
         """Return the architectures in the order of the file."""
