@@ -11,7 +11,7 @@ above. The order depends on names alone, never on sizes, because a version's siz
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -57,22 +57,33 @@ class Layer:
 def plan(matrix: Matrix, image: str, locks: Mapping[str, Lock]) -> tuple[Layer, ...]:
     """Return the layers of an image, bottom first.
 
-    locks holds the lock of each of the image's backends. Both sizes double until there are at most `MOST` layers.
+    locks holds the lock of each of the image's backends. The limits grow until there are at most `MOST` layers.
     """
     backends = matrix.images[image].backends
     placed = place(carried(matrix, image, locks[name]) for name in backends)
     asked = {
         canonicalize_name(Requirement(text).name) for name in backends for text in matrix.backends[name].requires
     } | {package for name in backends for package in matrix.backends[name].mirror}
-    scale = 1
+    for alone, bucket in _limits():
+        large = [_alone(item) for item in placed if _is_alone(item.wheel, alone)]
+        large.sort(key=lambda layer: (layer.wheels[0].name in asked, layer.name))
+        layers = (*large, *_buckets([item for item in placed if not _is_alone(item.wheel, alone)], bucket))
+        if len(layers) <= MOST or bucket > sum(item.wheel.size for item in placed):
+            break
+    return layers
+
+
+def _limits() -> Iterator[tuple[int, int]]:
+    """Yield the sizes from which a wheel is alone and at which a bucket splits, finest first.
+
+    Where wheels nearly as large as a bucket share it, splitting leaves crumbs; so from the second step on a bucket
+    holds three times the largest wheel in it. Measured on four venvs: 54 layers at 64 MB, where equal sizes need 256.
+    """
+    yield ALONE, BUCKET
+    alone = ALONE
     while True:
-        alone = [_alone(item) for item in placed if _is_alone(item.wheel, ALONE * scale)]
-        alone.sort(key=lambda layer: (layer.wheels[0].name in asked, layer.name))
-        small = [item for item in placed if not _is_alone(item.wheel, ALONE * scale)]
-        layers = (*alone, *_buckets(small, BUCKET * scale))
-        if len(layers) <= MOST:
-            return layers
-        scale *= 2
+        alone *= 2
+        yield alone, 3 * alone
 
 
 def place(locks: Iterable[Lock]) -> list[Placed]:
