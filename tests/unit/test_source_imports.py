@@ -183,3 +183,30 @@ def test_a_tree_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 def test_findings_order_and_equality() -> None:
     one = Finding("import", "a.py", 1, "x", "first")
     assert one.key == Finding("import", "a.py", 1, "x", "said otherwise").key
+
+
+def test_a_folder_named_like_the_package_is_no_copy_of_it(tmp_path: Path) -> None:
+    files = {
+        "examples/pkg/__init__.py": "",
+        "examples/pkg/helper.py": "import pkg\nfrom .other import thing\n",
+        "examples/pkg/other.py": "thing = 1\n",
+        "examples/pkg/more.py": "from pkg.gone import helper\n",
+    }
+    report = check_source(make(tmp_path / "t", files), "pkg", str(make(tmp_path / "new", NEW)), None, SourceConfig())
+    assert [(item.path, item.line) for item in report.new] == [("examples/pkg/more.py", 1)]
+
+
+def test_a_copy_of_the_package_deeper_in_the_tree_is_left_out(tmp_path: Path) -> None:
+    files = {f"third_party/{name}": text for name, text in NEW.items()}
+    files |= {"third_party/pkg/use.py": "from pkg.gone import never\n", "own.py": "import pkg.gone\n"}
+    report = check_source(make(tmp_path / "t", files), "pkg", str(make(tmp_path / "new", NEW)), None, SourceConfig())
+    assert [item.path for item in report.new] == ["own.py"]
+    assert report.skipped["files of copies of the package deeper in the tree"] == 9
+
+
+def test_the_package_against_itself_keeps_its_own_faults_aside(tmp_path: Path) -> None:
+    files = NEW | {"pkg/wrong.py": "from pkg.gone import helper\n"}
+    new = make(tmp_path / "new", files)
+    report = check_source(make(tmp_path / "t", files), "pkg", str(new), None, SourceConfig())
+    assert report.ok
+    assert [(item.path, item.kind) for item in report.notes] == [("pkg/wrong.py", "import")]

@@ -49,6 +49,11 @@ class Signature:
                 return item
         return self.forwards.parameter(name) if self.forwards is not None else None
 
+    def names(self) -> list[str]:
+        """Return every keyword that is taken, also through `**kwargs` that are handed on."""
+        own = [item.name for item in self.parameters if item.kind != "positional"]
+        return own + (self.forwards.names() if self.forwards is not None else [])
+
     def text(self) -> str:
         """Return the parameters as a person would write them, without annotations."""
         parts: list[str] = []

@@ -191,7 +191,9 @@ def _gained(
         f"{name}({', '.join(quiet)})",
         f"{name}() gained the field{'s' if many else ''} {listed}, which the call leaves at "
         f"{'their defaults' if many else 'its default'}",
-        "set what the caller has, and let whatever reads or compares the result know the field",
+        "set what the caller has, and let whatever reads or compares the result know the field"
+        if answer
+        else "nothing, unless one of them is wanted: none is switched on by default",
         # A setting that is off by default changes nothing; an answer with one more field is another answer.
         note=not answer,
     )

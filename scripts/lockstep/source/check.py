@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import copy
+import difflib
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
@@ -202,7 +204,26 @@ class Uses:
             if not isinstance(value, InstV):
                 self.seen.counts["calls of unknown signature"] += 1
             return
-        self.seen.calls[node] = Call(node, place, value, tuple(signatures))
+        self.seen.calls[node] = Call(self._spread(node, place), place, value, tuple(signatures))
+
+    def _spread(self, node: ast.Call, place: Place) -> ast.Call:
+        """Add the keywords of a dict that the same function writes out: `settings = {…}`, then `f(**settings)`."""
+        more: list[ast.keyword] = []
+        for item in node.keywords:
+            if item.arg is None and isinstance(item.value, ast.Name):
+                bindings = place.scope.names.table.get(item.value.id, [])
+                taken = re.search(
+                    rb"\b%b\.(pop|popitem|clear)\(|\bdel +%b\[" % ((item.value.id.encode(),) * 2), place.module.text
+                )
+                if len(bindings) == 1 and bindings[0].value is not None and not taken:
+                    more += _entries(bindings[0].value)
+        given = {item.arg for item in node.keywords}
+        more = [item for item in more if item.arg not in given]
+        if not more:
+            return node
+        wider = copy.copy(node)
+        wider.keywords = [*node.keywords, *more]
+        return wider
 
     def _may_be_overridden(self, callee: ast.Attribute, place: Place) -> bool:
         """Whether a base that is not read comes first, and so may have the method instead."""
@@ -259,6 +280,18 @@ class Uses:
 _BY_STRING = {"object", "setattr", "delattr", "getattr"}
 
 
+def _entries(value: ast.expr) -> list[ast.keyword]:
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "dict" and not value.args:
+        return [item for item in value.keywords if item.arg is not None]
+    if isinstance(value, ast.Dict):
+        return [
+            ast.keyword(arg=key.value, value=item)
+            for key, item in zip(value.keys, value.values, strict=True)
+            if isinstance(key, ast.Constant) and isinstance(key.value, str)
+        ]
+    return []
+
+
 def _is(expr: ast.expr | None, value: object) -> bool:
     return isinstance(expr, ast.Constant) and expr.value is value
 
@@ -288,6 +321,12 @@ def _misfit(call: Call, signature: Signature, name: str, misfit: Misfit) -> Find
     }[misfit.kind]
     if misfit.kind == "unknown" and signature.forwards_to:
         what += f" (it hands its keywords on to {signature.forwards_to})"
-    fix = {"missing": f"pass `{misfit.name}`"}.get(misfit.kind, f"drop or rename it: it takes ({short})")
+    fix = f"pass `{misfit.name}`" if misfit.kind == "missing" else f"drop it: it takes ({short})"
+    if misfit.kind in {"unknown", "dropped"}:
+        near = difflib.get_close_matches(misfit.name, signature.names(), n=1, cutoff=0.75)
+        if near:
+            fix = f"perhaps it is now `{near[0]}`: it takes ({short})"
+        elif signature.forwards_to:
+            fix = "drop it, or see what took its place"
     line = next((k.value.lineno for k in call.node.keywords if k.arg == misfit.name), call.node.lineno)
     return Finding("call", call.place.module.path, line, f"{name}({misfit.name})", what, fix)

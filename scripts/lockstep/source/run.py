@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from lockstep.source.walk import Walk
 from lockstep.source.watch import watched
 from lockstep.source.world import World
 
+_DEEPEST = 20_000
 _CHECKED = ("imports", "attributes", "calls", "names in strings")
 
 
@@ -50,7 +52,10 @@ class _Version:
         uses = Uses(self.world, self.infer, Signatures(self.world))
         walk = Walk(self.infer, uses)
         for module in modules:
-            walk.module(module)
+            try:
+                walk.module(module)
+            except RecursionError:
+                uses.seen.counts["files nested too deep"] += 1
         self.seen = uses.seen
 
     def findings(self, before: _Version | None, config: SourceConfig, where: str) -> Iterator[Finding]:
@@ -77,16 +82,20 @@ def check_source(
     configuration is not there or cannot be read. A file that does not parse is a finding.
     """
     started = time.monotonic()
+    # Long sums and chains of calls nest one level each; generated code has thousands.
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEPEST))
     tree = Tree(root)
     where = "the configuration"
     if config is None:
         config, where = load_config(tree.root)
     new = _Version(fetch_sources(package, to), tree)
     old = _Version(fetch_sources(package, frm), tree) if frm else None
+    tree.packages = new.world.top_level()
     files = [path for path in tree.files if not _excluded(tree.relative(path), config.exclude)]
     roots = new.world.roots | (old.world.roots if old else set())
     config = config.about(roots, package)
-    modules = _users(tree, files, roots)
+    copies = {path for path in files if tree.vendored(path)}
+    modules = _users(tree, [path for path in files if path not in copies], roots)
     new.walk(modules)
     if old:
         old.walk(modules)
@@ -120,6 +129,7 @@ def check_source(
     counts = new.seen.counts
     skipped = Counter({name: number for name, number in counts.items() if name not in _CHECKED})
     skipped["files too large"] = len(tree.large)
+    skipped["files of copies of the package deeper in the tree"] = len(copies)
     skipped["files of the package that do not parse"] = len(new.world.unparsed)
     return SourceReport(
         package=package,

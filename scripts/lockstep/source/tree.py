@@ -29,11 +29,16 @@ _LARGEST = 4 << 20
 
 @dataclass(eq=False)
 class Tree:
-    """Every .py file below a folder, or one file. Parsing waits until a file is asked for."""
+    """Every .py file below a folder, or one file. Parsing waits until a file is asked for.
+
+    packages: the import names of the package that is checked, each with the names directly in it, so that a folder
+    which only bears such a name is told from a copy of the package.
+    """
 
     root: Path
     broken: dict[Path, str] = field(default_factory=dict)
     large: list[Path] = field(default_factory=list)
+    packages: dict[str, set[str]] = field(default_factory=dict)
     _parsed: dict[Path, Module | None] = field(default_factory=dict)
     _texts: dict[Path, bytes] = field(default_factory=dict)
 
@@ -125,6 +130,31 @@ class Tree:
 
         A folder without `__init__.py` between two packages is a namespace package and belongs to the name.
         """
+        top = self._top(path)
+        parts = path.relative_to(top).with_suffix("").parts
+        if parts[0] in self.packages and not self.is_copy(top / parts[0]):
+            # A folder of the tree that is named like the package: its names begin at the tree's root.
+            parts = path.relative_to(self.root if self.root in top.parents else top.parent).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts) or path.parent.name
+
+    def is_copy(self, folder: Path) -> bool:
+        """Whether a folder with the package's name is the package: at least half of what is in it is in there too."""
+        if not folder.is_dir():
+            return False
+        have = {item.name.split(".", 1)[0] for item in folder.iterdir() if item.suffix == ".py" or item.is_dir()}
+        have -= {"__pycache__"}
+        return len(have & self.packages[folder.name]) * 2 >= len(have)
+
+    def vendored(self, path: Path) -> bool:
+        """Whether a file belongs to a copy of the package that lies deeper in the tree than the tree's own code."""
+        top = self._top(path)
+        folder = top / path.relative_to(top).parts[0]
+        if folder.name not in self.packages or not self.is_copy(folder):
+            return False
+        return self.root not in {folder, folder.parent} and folder not in self.root.parents
+
+    def _top(self, path: Path) -> Path:
+        """Return the folder above a file's topmost package."""
         top = path.parent
         here = path.parent
         while here != here.parent:
@@ -133,8 +163,7 @@ class Tree:
             elif here == self.root or self.root not in here.parents:
                 break
             here = here.parent
-        parts = path.relative_to(top).with_suffix("").parts
-        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts) or path.parent.name
+        return top
 
     def _inside_package(self, path: Path, depth: int) -> bool:
         """Whether the folder above a name's first part is itself a package: then the name begins higher up."""

@@ -67,6 +67,15 @@ class World:
         if member.endswith((".py", ".pyi")) and not (stub and name in self._files):
             self._files[name] = member
 
+    def top_level(self) -> dict[str, set[str]]:
+        """Return each import name of the package with the names directly in it."""
+        found: dict[str, set[str]] = {root: {"__init__"} for root in self.roots}
+        for name in (*self._files, *self._packages):
+            parts = name.split(".")
+            if len(parts) > 1:
+                found[parts[0]].add(parts[1])
+        return found
+
     def exists(self, name: str) -> bool:
         """Whether the package has a module, a compiled module or a folder of that dotted name."""
         return name in self._files or name in self._packages or name in self._compiled
