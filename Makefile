@@ -40,6 +40,10 @@ requirements: setup ## pin the host program's own requirements again
 	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header -q -o requirements.txt
 
+.PHONY: lock-diff
+lock-diff: setup ## say what the locks move against BASE=<git ref>; fail where a package went backwards undeclared
+	@$(LOCKSTEP) lock-diff "$(if $(filter command line,$(origin BASE)),$(BASE),HEAD)"
+
 .PHONY: image probe
 image: setup ## build IMAGE for ARCH on BASE, name it, print digest, size and times (BACKENDS="a b": only those; WHEELS=1: compile too)
 	@$(LOCKSTEP) image $(IMAGE) --arch $(ARCH) --base $(BASE) $(if $(BACKENDS),--backends "$(BACKENDS)") $(if $(WHEELS),--wheels)

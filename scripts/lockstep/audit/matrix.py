@@ -29,7 +29,7 @@ def wanted_of(arch: Arch | None, matrix: Matrix | None = None) -> dict[str, Want
     for name, backend in matrix.backends.items():
         excluded = [item for item in backend.exclude if arch is None or item.arch in (None, arch)]
         wanted[name] = Wanted(
-            requires=tuple(backend.requires),
+            requires=(*backend.requires, *backend.compile, *backend.mirror),
             overrides=tuple(Reasoned(item.requirement, item.why) for item in backend.overrides),
             excluded=tuple(Reasoned(item.package, item.why) for item in excluded),
         )

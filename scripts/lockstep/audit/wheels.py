@@ -28,6 +28,7 @@ from lockstep.errors import LockstepError
 from lockstep.files import replacing, sha256_file
 from lockstep.index import RemoteWheel, files_of, open_wheel
 from lockstep.lock import LockedWheel
+from lockstep.matrix import load
 from lockstep.paths import WHEELS, state_dir
 
 # What zipfile raises over damage: its own error, and those of an impossible offset, name, method or flag.
@@ -137,6 +138,8 @@ def locked_cards(wheels: Sequence[LockedWheel]) -> list[Card]:
 
 
 def _locked_card(wheel: LockedWheel) -> Card:
+    if not wheel.sha256:
+        return _declared_card(wheel)
     note = state_dir() / "wheel-index" / f"{wheel.sha256}.v{_FORMAT}.json"
     try:
         data = json.loads(note.read_text("utf-8"))
@@ -151,6 +154,13 @@ def _locked_card(wheel: LockedWheel) -> Card:
             body = {"name": card.name, "version": card.version, "files": dict(card.files), "requires": card.requires}
             part.write_text(json.dumps({**body, "extras": card.extras}), encoding="utf-8")
     return card
+
+
+def _declared_card(wheel: LockedWheel) -> Card:
+    """Return what versions.yaml declares of a wheel that is compiled, or not mirrored yet: no files are known."""
+    matrix = load()
+    spec = matrix.compile.get(wheel.name) or matrix.mirror.get(wheel.name)
+    return Card(wheel.name, wheel.version, {}, tuple(spec.requires) if spec else (), ())
 
 
 def overlap_of_lock(wheels: Sequence[LockedWheel]) -> list[Overlap]:
