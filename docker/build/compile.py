@@ -81,11 +81,8 @@ def build(job: dict, source: Path, out: Path) -> None:
     project = unpack(source, WORK / job["package"], job["epoch"]) / job["directory"]
     limits = read_limits(job["memory_limit"])
     plan = choose(job["max_jobs"], job["nvcc_threads"], len(job["cuda_arches"]), job["memory_per_thread_gb"], limits)
-    say(
-        f"{job['package']} {job['version']} for torch {job['torch']}, CUDA {job['cuda']}, "
-        f"GPUs {', '.join(job['cuda_arches'])}"
-    )
-    say(f"plan: {explain(plan, job['nvcc_threads'])}")
+    say(f"{job['package']} {job['version']} for {what_for(job)}")
+    say(f"plan: {explain(plan, job['nvcc_threads'] if job['cuda'] else 0)}")
     environment = environment_of(job, plan, tools, scratch)
     out.mkdir(parents=True, exist_ok=True)
     watch = Watch(job, plan, scratch / "events.jsonl", history_path(job), say)
@@ -118,6 +115,14 @@ def build(job: dict, source: Path, out: Path) -> None:
     }
     (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     say(f"built {wheel.name} in {duration(result['seconds'])}, peak memory {gib(watch.peak)} of {gib(limits.memory)}")
+
+
+def what_for(job: dict) -> str:
+    """Return what a wheel is built for, as people say it."""
+    parts = [f"Python {job['python']}"]
+    parts += [f"torch {job['torch']}"] if job["torch"] else []
+    parts += [f"CUDA {job['cuda']}, GPUs {', '.join(job['cuda_arches'])}"] if job["cuda"] else []
+    return ", ".join(parts)
 
 
 def find_tools(job: dict) -> dict[str, str]:

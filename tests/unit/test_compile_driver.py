@@ -100,7 +100,7 @@ def test_the_plan_is_said_before_and_the_progress_while_compiling(tmp_path: Path
     compilekit.cuda_home(tmp_path)
     what = compilekit.job(tmp_path, memory_limit=13 << 30)
     said = compilekit.run(tmp_path, source(tmp_path), what).said()
-    assert said[0] == "some-thing 1.0 for torch None, CUDA 13.0, GPUs 9.0, 10.0"
+    assert said[0] == "some-thing 1.0 for Python 3.13, CUDA 13.0, GPUs 9.0, 10.0"
     assert said[1].startswith("plan: 1 job of 2 nvcc threads, instead of 4 threads: 13.0 GiB (MEMORY_GB) less a margin")
     assert said[2].startswith("plan: 3 files (3 CUDA), 0 of them compiled before; about 3 min at 60 s a file")
     assert any(line.startswith("3 of 3 files done (0 from the cache)") for line in said)

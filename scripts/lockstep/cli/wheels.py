@@ -66,7 +66,12 @@ def register(app: typer.Typer) -> None:
             cgroup_parent=os.environ.get("CGROUP_PARENT", ""),
         )
         engine = ensure_engine()
-        for target in wanted:
+        # Whatever is missing is said before the first hour of compiling, and does not keep the rest from being built.
+        faults: list[LockstepError] = []
+        ready = [target for target in wanted if run.prepared(matrix, target, engine, options, faults)]
+        for fault in faults:
+            warn(str(fault))
+        for target in ready:
             built = run.build(matrix, target, engine, options)
             state = "cached" if built.cached else f"built in {built.seconds:.0f} s"
             note(f"{escape(str(target))}: {state}")
@@ -81,6 +86,8 @@ def register(app: typer.Typer) -> None:
             if built.book and built.book.equal is False:
                 warn(f"{target}: {ledger.sentence(built.book)}")
         out.print(rows)
+        if faults:
+            raise LockstepError("\n  also ".join(str(fault) for fault in faults))
 
     @app.command("lock-wheels")
     def lock_wheels(

@@ -80,10 +80,10 @@ def choose(max_jobs: int, nvcc_threads: int, gpu_architectures: int, per_thread_
 
 
 def explain(plan: Plan, wanted_threads: int) -> str:
-    """Return one sentence that says how many jobs there are and why."""
-    jobs = (
-        f"{plan.jobs} job{'s' if plan.jobs > 1 else ''} of {plan.threads} nvcc thread{'s' if plan.threads > 1 else ''}"
-    )
+    """Return one sentence that says how many jobs there are and why. wanted_threads is 0 where there is no nvcc."""
+    jobs = f"{plan.jobs} job{'s' if plan.jobs > 1 else ''}"
+    if wanted_threads:
+        jobs += f" of {plan.threads} nvcc thread{'s' if plan.threads > 1 else ''}"
     reason = {
         "max_jobs": "max_jobs allows no more",
         "memory": f"{gib(plan.limits.memory)} ({plan.limits.memory_from}) less a margin of {gib(plan.margin)} holds "

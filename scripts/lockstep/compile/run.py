@@ -98,6 +98,24 @@ def build(matrix: Matrix, target: Target, engine: Engine, options: Options, root
     return BuiltWheel(target, stored, False, time.monotonic() - began, book)
 
 
+def prepared(
+    matrix: Matrix, target: Target, engine: Engine, options: Options, faults: list[LockstepError], root: Path = ROOT
+) -> bool:
+    """Return whether a wheel is in the store or could be built now: its lock, its machine and its source are there.
+
+    What stands in the way is added to `faults`.
+    """
+    try:
+        if not options.cold and store.find(key_of(matrix, target, root)) is not None:
+            return True
+        require_native(target, engine)
+        sources.fetch(target.package, environment.spec_of(matrix, target.package), target.arch)
+    except LockstepError as error:
+        faults.append(error)
+        return False
+    return True
+
+
 def require_native(target: Target, engine: Engine) -> None:
     """Refuse to compile for another architecture here: an emulated compiler takes some twenty times as long."""
     if target.arch is host_arch() or engine.env.get("BUILDX_BUILDER") or not engine.private:
