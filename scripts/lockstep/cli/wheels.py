@@ -69,7 +69,7 @@ def register(app: typer.Typer) -> None:
         # Whatever is missing is said before the first hour of compiling, and does not keep the rest from being built.
         faults: list[LockstepError] = []
         ready = [target for target in wanted if run.prepared(matrix, target, engine, options, faults)]
-        for fault in faults:
+        for fault in faults if ready else []:
             warn(str(fault))
         for target in ready:
             built = run.build(matrix, target, engine, options)
@@ -85,7 +85,8 @@ def register(app: typer.Typer) -> None:
             )
             if built.book and built.book.equal is False:
                 warn(f"{target}: {ledger.sentence(built.book)}")
-        out.print(rows)
+        if ready:
+            out.print(rows)
         if faults:
             raise LockstepError("\n  also ".join(str(fault) for fault in faults))
 
