@@ -12,6 +12,7 @@ import json
 import re
 import tarfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -111,11 +112,13 @@ def source_package(folder: Path, name: str, version: str, build: str, more: Mapp
 
 @dataclass
 class Index:
-    """A running index. `cut_after` bytes end a transfer early, as a lost connection does."""
+    """A running index. `cut_after` bytes end a transfer early, as a lost connection does; `pause` seconds slow it down
+    after each 64 KiB."""
 
     url: str
     requests: list[tuple[str, str]] = field(default_factory=list)
     cut_after: int | None = None
+    pause: float = 0.0
 
 
 @contextlib.contextmanager
@@ -168,7 +171,9 @@ def index(files: Sequence[Path]) -> Iterator[Index]:
                 self.wfile.write(body[: state.cut_after])
                 self.close_connection = True
                 return
-            self.wfile.write(body)
+            for at in range(0, len(body), 1 << 16):
+                self.wfile.write(body[at : at + (1 << 16)])
+                time.sleep(state.pause)
 
         def log_message(self, format: str, *args: object) -> None:
             pass

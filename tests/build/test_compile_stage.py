@@ -75,7 +75,7 @@ compile:
   some-thing:
     version: "1.0"
     why: a stand-in that the test builds
-    source: {{sdist_sha256: {sha256}}}
+    source: {{sdist_sha256: "{sha256}"}}
     cuda: null
     build_requires: ["idna==3.10"]
     imports: [some_ext]

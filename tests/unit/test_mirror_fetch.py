@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from lockstep.errors import LockstepError
 from lockstep.matrix import Matrix, parse
 from lockstep.mirror import store
 from lockstep.mirror.fetch import Mirrored, build_backend, mirror_all
+from lockstep.paths import ROOT
 
 STUB = '[build-system]\nrequires = ["wheel-stub"]\nbuild-backend = "wheel_stub.buildapi"\n'
 
@@ -230,3 +234,36 @@ def test_a_hash_that_cannot_be_filled_in_is_printed(tmp_path: Path, monkeypatch:
         monkeypatch.setenv("LOCKSTEP_MIRROR_INDEX", served.url)
         _, faults = mirror(prepared(tmp_path, parts), tmp_path)
     assert wheelkit.digest(wheel) in faults[0].fix
+
+
+def test_a_run_killed_at_any_point_leaves_nothing_that_hinders_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real process and a real SIGKILL, each time after more of the transfer than the time before."""
+    more = {"tensorrt_llm/weights.bin": random.Random(2).randbytes(3_000_000)}
+    wheel = wheelkit.stand_in(tmp_path / "www", "tensorrt-llm", "1.3.0rc21", "cp313-cp313-linux_x86_64", more=more)
+    prepared(tmp_path, entry())
+    code = f"""
+from pathlib import Path
+from lockstep.arch import Arch
+from lockstep.matrix import load
+from lockstep.mirror.fetch import mirror_all
+faults = []
+folder = Path({str(tmp_path)!r})
+matrix = load(folder / "versions.yaml")
+list(mirror_all(matrix, ["tensorrt-llm"], [Arch.X86_64], faults, folder / "mirror", folder / "versions.yaml"))
+assert not faults, faults
+"""
+    part = tmp_path / "mirror" / ".part" / f"x86_64-{wheel.name}"
+    with wheelkit.index([wheel]) as served:
+        served.pause = 0.002
+        environment = dict(os.environ, LOCKSTEP_MIRROR_INDEX=served.url, PYTHONPATH=str(ROOT / "scripts"))
+        words = [sys.executable, "-c", code]
+        for at_least in (1, 700_000, 1_500_000, 2_500_000):
+            with subprocess.Popen(words, env=environment) as process:
+                while process.poll() is None and (not part.exists() or part.stat().st_size < at_least):
+                    pass
+                process.kill()
+        subprocess.run(words, env=environment, check=True)
+    assert (tmp_path / "mirror" / wheelkit.digest(wheel) / wheel.name).read_bytes() == wheel.read_bytes()
+    assert not part.exists()
