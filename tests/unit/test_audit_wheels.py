@@ -16,6 +16,7 @@ from lockstep.arch import Arch, host_arch
 from lockstep.audit.elf import Elf
 from lockstep.audit.locks import audit_lock, is_lock
 from lockstep.audit.run import Options
+from lockstep.audit.venv import header_fields
 from lockstep.audit.waivers import AuditRules
 from lockstep.audit.wheel_abi import check_wheel_abi, torch_line, wheel_elves
 from lockstep.audit.wheels import card_of, check_cards, locked_cards, overlap_of_lock
@@ -43,6 +44,14 @@ def test_card_spreads_the_data_folder_and_leaves_out_dist_info(tmp_path: Path) -
     card = card_of(wheel(tmp_path, "pkg", "1", files, ["numpy<2.5", 'x; extra == "y"']))
     assert set(card.files) == {"pkg/__init__.py", "../../../bin/tool", "pkg/more.py"}
     assert (card.label, card.requires) == ("pkg 1", ("numpy<2.5", 'x; extra == "y"'))
+
+
+def test_folded_licence_does_not_end_the_header() -> None:
+    licence = "License: Apache\n   \n        TERMS\x0c AND\n        \n"
+    text = f"Name: sglang\n{licence}Requires-Dist: torch==2.11.0\n\nRequires-Dist: no\n"
+    fields = header_fields(text)
+    assert fields["requires-dist"] == ["torch==2.11.0"]
+    assert header_fields(text.replace("\n", "\r\n"))["requires-dist"] == ["torch==2.11.0"]
 
 
 def test_A3_overlap_is_seen_at_lock_time(store: Path) -> None:
@@ -153,8 +162,8 @@ def test_any_damage_to_a_wheel_is_survived(
 
 
 def test_wheel_that_is_not_made_yet_counts_as_installed(store: Path) -> None:
-    compiled = LockedWheel("flash-attn", "2.8.1", "", "", 0, "compile", "torch-2.13")
-    user = locked(wheel(store, "user", "1", {"a.py": b""}, ["flash-attn==2.8.1", "missing"]))
+    compiled = LockedWheel("made-here", "2.8.1", "", "", 0, "compile", "torch-2.13")
+    user = locked(wheel(store, "user", "1", {"a.py": b""}, ["made-here==2.8.1", "missing"]))
     found = check_cards(locked_cards([compiled, user]), Arch.X86_64, "3.13")
     assert [item.what for item in found] == ["user 1 requires missing: it is not installed"]
 

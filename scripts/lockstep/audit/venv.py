@@ -127,8 +127,9 @@ def header_fields(text: str) -> dict[str, list[str]]:
     """Return the header of a METADATA file: values by lower-case field name. The description below it is not read."""
     fields: dict[str, list[str]] = {}
     last: list[str] | None = None
-    for line in text.splitlines():
-        if not line.strip():
+    # Split as RFC 5322 does: a licence folded into the header may hold form feeds, and lines of spaces alone.
+    for line in text.replace("\r\n", "\n").split("\n"):
+        if not line:
             break
         if line[0] in " \t" and last:
             last[-1] = f"{last[-1]} {line.strip()}"

@@ -24,7 +24,7 @@ def _listed(value: object) -> object:
 
 
 Patterns = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
-"""One shell pattern or several; `*` matches slashes too."""
+"""One shell pattern or name, or several; `*` matches slashes too."""
 
 
 def _date(text: str) -> str:
@@ -46,7 +46,7 @@ class Expected(_Model):
     `library` a missing library and, where every missing one is declared, the symbols that it would have given.
     """
 
-    backend: str
+    backend: Patterns
     arch: _Arch | None = None
     path: str
     symbols: Patterns | None = None
@@ -61,7 +61,7 @@ class Waiver(_Model):
     """
 
     check: Literal["abi", "overlap", "integrity", "vendored", "metadata", "duplicates", "residue", "layers"]
-    backend: str | None = None
+    backend: Patterns | None = None
     arch: _Arch | None = None
     path: str
     why: _Why
@@ -97,47 +97,51 @@ def apply_rules(
     the fault is gone, or the path has moved and the rule hides nothing. So is a waiver past its date.
     """
     ran = set(checks)
-    expected = [
-        item for item in rules.expected if "abi" in ran and item.backend in backends and item.arch in (None, arch)
-    ]
-    waivers = [
-        item
-        for item in rules.waivers
-        if item.check in ran and item.arch in (None, arch) and (item.backend is None or item.backend in backends)
-    ]
-    used: set[int] = set()
+    expected = [item for item in rules.expected if "abi" in ran and item.arch in (None, arch)]
+    waivers = [item for item in rules.waivers if item.check in ran and item.arch in (None, arch)]
+    used: set[tuple[int, str]] = set()
     done: list[Finding] = []
     for finding in findings:
         done += _judge(finding, expected, waivers, today, used) if finding.level == "fail" else [finding]
     every: list[Expected | Waiver] = [*expected, *waivers]
     for rule in every:
-        if id(rule) not in used and rule.backend is not None:
-            kind = f"waiver of {rule.check}" if isinstance(rule, Waiver) else "expected miss"
-            what = f"the {kind} at {rule.path} matches nothing"
-            why = "the fault is gone or has moved: remove the declaration or correct its path"
-            done.append(Finding("waivers", "unused", rule.backend or "", rule.path, what, why=why))
+        for backend in rule.backend or ():
+            if backend in backends and (id(rule), backend) not in used:
+                kind = f"waiver of {rule.check}" if isinstance(rule, Waiver) else "expected miss"
+                what = f"the {kind} at {rule.path} matches nothing"
+                why = "the fault is gone or has moved: remove the declaration or correct its path"
+                done.append(Finding("waivers", "unused", backend, rule.path, what, why=why))
     return done
 
 
 def _judge(
-    finding: Finding, expected: list[Expected], waivers: list[Waiver], today: datetime.date, used: set[int]
+    finding: Finding,
+    expected: list[Expected],
+    waivers: list[Waiver],
+    today: datetime.date,
+    used: set[tuple[int, str]],
 ) -> list[Finding]:
     """Return what becomes of one failure: itself, a waived copy, or both where a rule excuses some of its symbols."""
     excused: list[Finding] = []
     left: Finding | None = finding
     for rule in expected:
-        if left is None or left.check != "abi" or rule.backend != left.venv or not fnmatchcase(left.path, rule.path):
+        if (
+            left is None
+            or left.check != "abi"
+            or left.venv not in rule.backend
+            or not fnmatchcase(left.path, rule.path)
+        ):
             continue
         held, left = _split(left, rule)
         if held is not None:
-            used.add(id(rule))
+            used.add((id(rule), finding.venv))
             excused.append(held)
     for waiver in waivers:
-        if left is None or waiver.check != left.check or waiver.backend not in (None, left.venv):
+        if left is None or waiver.check != left.check or (waiver.backend and left.venv not in waiver.backend):
             continue
         if not fnmatchcase(left.path, waiver.path):
             continue
-        used.add(id(waiver))
+        used.add((id(waiver), finding.venv))
         if today > datetime.date.fromisoformat(waiver.expires):
             return [*excused, replace(left, why=f"the waiver expired on {waiver.expires}: {waiver.why}")]
         return [*excused, left.waived(f"{waiver.why} (until {waiver.expires})")]

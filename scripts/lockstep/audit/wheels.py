@@ -36,7 +36,7 @@ DAMAGE = (
     zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError, struct.error,
     OverflowError, lzma.LZMAError,
 )  # fmt: skip
-_FORMAT = 1
+_FORMAT = 2
 FIX = "download it again, or choose another version"
 # Requests in flight: an index answers in tens of milliseconds, and a lock names some 200 wheels.
 _PARALLEL = 12
