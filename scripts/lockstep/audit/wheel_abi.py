@@ -14,7 +14,7 @@ from lockstep.audit.elf import MAGIC, Elf, ElfBuffer, ElfError
 from lockstep.audit.finding import Finding
 from lockstep.audit.layers import dump, load
 from lockstep.audit.tree import TEXT, Tree
-from lockstep.audit.wheels import DAMAGE, FIX, locate, target
+from lockstep.audit.wheels import DAMAGE, FIX, locate, stored_path, target
 from lockstep.errors import LockstepError
 from lockstep.files import replacing
 from lockstep.index import RemoteWheel, open_wheel
@@ -124,6 +124,15 @@ def _locked_objects(wheel: LockedWheel) -> Tree:
         return known
     source = locate(wheel)
     return Tree() if source is None else objects_of(source)
+
+
+def objects_at_hand(wheel: LockedWheel) -> Tree | None:
+    """Return the ELF tables of a locked wheel where they are known or its file is here, else None; fetches nothing."""
+    known = _known(wheel.sha256)
+    if known is not None:
+        return known
+    path = stored_path(wheel)
+    return _objects(path) if path else None
 
 
 def lock_abi(wheels: Sequence[LockedWheel], arch: Arch, *, backend: str = "", python: str = "3.13") -> list[Finding]:

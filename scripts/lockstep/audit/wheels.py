@@ -105,15 +105,22 @@ def target(member: str) -> str:
     )
 
 
+def stored_path(wheel: LockedWheel) -> Path | None:
+    """Return a locked wheel's file in the store of compiled and mirrored wheels, or None."""
+    if wheel.filename and WHEELS.is_dir():
+        for path in sorted(WHEELS.rglob(wheel.filename)):
+            if not wheel.sha256 or sha256_file(path) == wheel.sha256:
+                return path
+    return None
+
+
 def locate(wheel: LockedWheel) -> RemoteWheel | Path | None:
     """Return where a locked wheel can be read: in the store of compiled and mirrored wheels, or on the index.
 
     None of one that is not at hand: compiled or mirrored, and not made yet on this machine.
     """
-    if wheel.filename and WHEELS.is_dir():
-        for path in sorted(WHEELS.rglob(wheel.filename)):
-            if not wheel.sha256 or sha256_file(path) == wheel.sha256:
-                return path
+    if path := stored_path(wheel):
+        return path
     if wheel.origin != "index":
         return None
     for item in files_of(wheel.name, wheel.version):

@@ -92,6 +92,9 @@ class Backend(Model):
         list[Package], Field(description="keys of `compile` that it installs only in images that say `with`")
     ] = []
     mirror: Annotated[list[Package], Field(description="keys of `mirror` that this venv installs")] = []
+    runtime: Annotated[
+        bool | None, Field(description="install docker/runtime; by default in every venv whose line has torch")
+    ] = None
     imports: Annotated[list[str], Field(description="modules that `make probe` imports, each in a fresh process")] = []
     scripts: Annotated[list[str], Field(description="console scripts that `make probe` runs with --help")] = []
 
@@ -114,6 +117,13 @@ class AddOn(Model):
     why: Why
 
 
+class Downstream(Model):
+    """A source tree that uses packages of the venvs; `make bump` checks it against the versions that they move to."""
+
+    path: Annotated[str, Field(min_length=1, description="folder, relative to versions.yaml; ~ is the home folder")]
+    packages: Annotated[list[Package], Field(min_length=1, description="packages whose interface it uses")]
+
+
 class Matrix(Model):
     """All of versions.yaml."""
 
@@ -132,6 +142,7 @@ class Matrix(Model):
     backends: dict[Name, Backend]
     images: dict[Name, Image]
     add_ons: Annotated[list[AddOn], Field(description="what a user may add; never in an image")] = []
+    downstream: Annotated[list[Downstream], Field(description="source trees that `make bump` checks")] = []
     audit: Annotated[AuditRules, Field(description="what `make audit` finds and is right to be there")] = AuditRules()
 
     def left_out(self, backend: str, arch: Arch) -> frozenset[str]:
