@@ -18,6 +18,7 @@ from lockstep.engine import Engine
 from lockstep.errors import LockstepError
 from lockstep.lock import Lock, LockedWheel
 from lockstep.matrix import Matrix
+from lockstep.paths import ROOT
 
 DOCKER = """#!/bin/sh
 printf '%s\\n' "$@" > "$FAKE/words"
@@ -53,8 +54,8 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Matrix:
     lock = Lock("compile-some-thing", host_arch(), "x", (wheel,))
     monkeypatch.setattr(run, "key_of", lambda *_: key)
     monkeypatch.setattr(environment, "read", lambda *_: lock)
-    monkeypatch.setattr(run, "make_base", lambda *_: run.ROOT / "build/base/k/rootfs.tar")
-    monkeypatch.setattr(run, "BUILD", run.ROOT / "build" / f"test-{os.getpid()}")
+    monkeypatch.setattr(run, "make_base", lambda *_: ROOT / "build/base/k/rootfs.tar")
+    monkeypatch.setattr(run, "BUILD", ROOT / "build" / f"test-{os.getpid()}")
     monkeypatch.setattr(sources, "fetch", lambda *_: sources.Source("sdist:0", tmp_path, "some_thing-1.0.tar.gz"))
     monkeypatch.setattr(store.find, "__defaults__", (tmp_path / "wheels",))
     monkeypatch.setattr(store.enter, "__defaults__", (tmp_path / "wheels",))
@@ -67,7 +68,7 @@ def _clean() -> object:
     yield
     import shutil
 
-    shutil.rmtree(run.ROOT / "build" / f"test-{os.getpid()}", ignore_errors=True)
+    shutil.rmtree(ROOT / "build" / f"test-{os.getpid()}", ignore_errors=True)
 
 
 def engine(folder: Path, lines: str = "", code: int = 0, *, private: bool = True) -> Engine:
