@@ -93,7 +93,7 @@ def test_an_extension_that_takes_a_name_of_the_worker(tmp_path: Path) -> None:
 def test_an_extension_collides_through_its_own_base_and_with_what_was_there(tmp_path: Path) -> None:
     code = "class Under:\n    def sync(self): ...\nclass Ext(Under):\n    def load(self, path): ...\n"
     report = check(tmp_path, code, EXTENSION)
-    assert told(report) == [("collision", 2, "Ext.sync")]
+    assert told(report) == [("collision", 2, "Under.sync")]
     assert [item.symbol for item in report.known] == ["Ext.load"]
 
 

@@ -37,7 +37,7 @@ def collisions(world: World, extension: WorkerExtension, where: str, before: Wor
             continue
         if not _collide(member, other, known_before=old is None or name in old):
             continue
-        yield _collision(mixed, member, target, other)
+        yield _collision(member, target, other)
 
 
 def _collide(member: Member, other: Member, *, known_before: bool) -> bool:
@@ -48,14 +48,14 @@ def _collide(member: Member, other: Member, *, known_before: bool) -> bool:
     return not known_before
 
 
-def _collision(mixed: ClassInfo, member: Member, target: ClassInfo, other: Member) -> Finding:
+def _collision(member: Member, target: ClassInfo, other: Member) -> Finding:
     place = f"{other.owner.module.path}:{getattr(other.node, 'lineno', 0)}"
     inherited = "" if other.owner is target else f" (from {other.owner.name})"
     return Finding(
         "collision",
         member.owner.module.path,
         getattr(member.node, "lineno", 0),
-        f"{mixed.name}.{member.name}",
+        f"{member.owner.name}.{member.name}",
         f"`{member.name}` is also a name of {target.name}{inherited}, at {place}: mixing the two fails or hides one",
         f"rename it in {member.owner.name}, and in whatever calls it",
     )

@@ -16,6 +16,7 @@ from lockstep.source import mirrors, mixins, proxies
 from lockstep.source.changes import attribute_findings, change_findings, class_findings
 from lockstep.source.check import Seen, Uses, call_findings
 from lockstep.source.config import SourceConfig, load_config
+from lockstep.source.extensions import named_extensions
 from lockstep.source.fetch import Sources, fetch_sources
 from lockstep.source.findings import KINDS, Finding
 from lockstep.source.infer import Infer
@@ -96,6 +97,9 @@ def check_source(
     config = config.about(roots, package)
     copies = {path for path in files if tree.vendored(path)}
     modules = _users(tree, [path for path in files if path not in copies], roots)
+    declared = {item.cls.replace(":", ".") for item in config.worker_extensions}
+    named = [item for item in named_extensions(new.world, modules) if item.cls not in declared]
+    config = config.model_copy(update={"worker_extensions": (*config.worker_extensions, *named)})
     new.walk(modules)
     if old:
         old.walk(modules)
