@@ -46,7 +46,8 @@ lock-diff: setup ## say what the locks move against BASE=<git ref>; fail where a
 
 .PHONY: image probe
 image: setup ## build IMAGE for ARCH on BASE, name it, print digest, size and times (BACKENDS="a b": only those; WHEELS=1: compile too)
-	@$(LOCKSTEP) image $(IMAGE) --arch $(ARCH) --base $(BASE) $(if $(BACKENDS),--backends "$(BACKENDS)") $(if $(WHEELS),--wheels)
+	@$(LOCKSTEP) image $(IMAGE) --arch $(ARCH) --base $(BASE) $(if $(BACKENDS),--backends "$(BACKENDS)") $(if $(WHEELS),--wheels) \
+	  $(if $(COMPRESSION),--compression $(COMPRESSION)) $(if $(CACHE_TO),--cache-to "$(CACHE_TO)") $(if $(CACHE_FROM),--cache-from "$(CACHE_FROM)")
 probe: setup ## run the image: interpreter, versions against the lock, imports as root and as a user (BACKENDS=)
 	@$(LOCKSTEP) probe $(IMAGE) --arch $(ARCH) $(if $(BACKENDS),--backends "$(BACKENDS)")
 
