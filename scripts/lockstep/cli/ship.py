@@ -87,7 +87,7 @@ def sqsh(
     output: Annotated[str, typer.Option("--out", help="the file; default build/IMAGE.ARCH.sqsh")] = "",
     ref: Annotated[str, typer.Option(help="the reference to name in /etc/rc where --from is none")] = "",
     comp: Annotated[str, typer.Option(help="compressor: zstd, gzip, lz4, lzo or xz")] = "zstd",
-    level: Annotated[int, typer.Option(help="compression level; 0: zstd 3, others their own default")] = 0,
+    level: Annotated[int, typer.Option(help="compression level; 0: zstd 9, others their own default")] = 0,
     processors: Annotated[int, typer.Option(help="processors for mksquashfs; 0: all")] = 0,
 ) -> None:
     """Make the .sqsh that `enroot import` would make, byte for byte the same each time."""
