@@ -226,7 +226,8 @@ def _failure(said: _Said, code: int, target: Target, folder: Path) -> LockstepEr
             where=log,
             fix=f"lower compile.{target.package}.max_jobs in versions.yaml, or give the build more memory",
         )
-    errors = [line for line in said.tail if re.search(r"error|ERROR", line)]
+    # BuildKit repeats the whole failed command in its own last line; what the command printed says more.
+    errors = [line for line in said.tail if re.search(r"\w*[Ee]rror\b", line) and "failed to solve" not in line]
     last = (errors or said.tail or ["it printed nothing"])[-1]
     return LockstepError(f"compiling {target} failed with exit code {code}: {last[:300]}", where=log, fix="see the log")
 
