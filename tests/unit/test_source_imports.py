@@ -210,3 +210,39 @@ def test_the_package_against_itself_keeps_its_own_faults_aside(tmp_path: Path) -
     report = check_source(make(tmp_path / "t", files), "pkg", str(new), None, SourceConfig())
     assert report.ok
     assert [(item.path, item.kind) for item in report.notes] == [("pkg/wrong.py", "import")]
+
+
+def test_a_namespace_is_shared_with_other_packages(tmp_path: Path) -> None:
+    """`megatron` holds megatron-core and megatron-bridge: a check of one must not miss the other."""
+    new = make(tmp_path / "new", {"mega/core/__init__.py": "value = 1\n", "mega/core/deep/x.py": "def f(): ...\n"})
+    code = (
+        "import mega.core\nimport mega.bridge\nfrom mega import core, bridge\nfrom mega.bridge import thing\n"
+        "core.value\nmega.core.value\nmega.bridge.value\n"
+        "core.gone\nmega.core.gone\nfrom mega.core.deep import y\nfrom mega.core import none\n"
+    )
+    report = check_source(make(tmp_path / "t", {"a.py": code}), "mega-core", str(new), None, SourceConfig())
+    assert [(item.kind, item.line) for item in report.new] == [
+        ("attribute", 8),
+        ("attribute", 9),
+        ("import", 10),
+        ("import", 11),
+    ]
+
+
+def test_tests_that_a_wheel_brings_along_are_not_the_trees_tests(tmp_path: Path) -> None:
+    new = make(tmp_path / "new", NEW | {"tests/__init__.py": "", "tests/theirs.py": ""})
+    files = {"tests/__init__.py": "", "tests/ours.py": "x = 1\n", "use.py": "import pkg\nfrom tests.ours import x\n"}
+    report = check_source(make(tmp_path / "t", files), "pkg", str(new), None, SourceConfig())
+    assert report.new == ()
+
+
+def test_a_part_of_a_package_as_the_tree(tmp_path: Path) -> None:
+    files = {
+        "down/__init__.py": "",
+        "down/inner/__init__.py": "",
+        "down/inner/a.py": "from down.inner.b import Answer\nimport pkg\nAnswer.gone\n",
+        "down/inner/b.py": "from pkg.new.protocol import Answer\n",
+    }
+    tree = make(tmp_path / "t", files) / "down" / "inner"
+    report = check_source(tree, "pkg", str(make(tmp_path / "new", NEW)), None, SourceConfig())
+    assert [(item.path, item.line) for item in report.new] == [("a.py", 3)]

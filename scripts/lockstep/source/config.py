@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,11 +73,11 @@ class SourceConfig(_Strict):
     def _listed(cls, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
 
-    def about(self, roots: set[str], package: str) -> SourceConfig:
-        """Return the part that is about one package, whose import names are `roots`."""
+    def about(self, is_ours: Callable[[str], bool], package: str) -> SourceConfig:
+        """Return the part that is about one package; `is_ours` tells whether a dotted name belongs to it."""
 
         def ours(dotted: str) -> bool:
-            return dotted.replace(":", ".").split(".", 1)[0] in roots
+            return is_ours(dotted.replace(":", "."))
 
         return self.model_copy(
             update={

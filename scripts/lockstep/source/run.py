@@ -94,7 +94,7 @@ def check_source(
     tree.packages = new.world.top_level()
     files = [path for path in tree.files if not _excluded(tree.relative(path), config.exclude)]
     roots = new.world.roots | (old.world.roots if old else set())
-    config = config.about(roots, package)
+    config = config.about(new.world.is_ours, package)
     copies = {path for path in files if tree.vendored(path)}
     modules = _users(tree, [path for path in files if path not in copies], roots)
     declared = {item.cls.replace(":", ".") for item in config.worker_extensions}
@@ -132,6 +132,10 @@ def check_source(
     left, waived = accept(_ordered(now), config.accepted, where, datetime.datetime.now(tz=datetime.UTC).date())
     counts = new.seen.counts
     skipped = Counter({name: number for name, number in counts.items() if name not in _CHECKED})
+    if not old:
+        skipped["mirrors, which need --from, `as_of` or `exact`"] = sum(
+            not (m.as_of or m.exact) for m in config.mirrors
+        )
     skipped["files too large"] = len(tree.large)
     skipped["files of copies of the package deeper in the tree"] = len(copies)
     skipped["files of the package that do not parse"] = len(new.world.unparsed)

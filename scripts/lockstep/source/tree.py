@@ -77,7 +77,16 @@ class Tree:
     @cached_property
     def tops(self) -> set[str]:
         """Every first part that a dotted name of the tree's modules may have: only such names are looked up."""
-        return {part for entries in self._by_last.values() for parts, _ in entries for part in parts}
+        found = {part for entries in self._by_last.values() for parts, _ in entries for part in parts}
+        here = self.root if self.root.is_dir() else self.root.parent
+        while (here / "__init__.py").is_file():  # the tree may be a part of a package
+            found.add(here.name)
+            here = here.parent
+        return found
+
+    def has_top(self, name: str) -> bool:
+        """Whether a folder or file of that name stands at the tree's top or in its src folder."""
+        return any((here / name).is_dir() or (here / f"{name}.py").is_file() for here in (self.root, self.root / "src"))
 
     def text(self, path: Path) -> bytes:
         """Return a file's bytes; nothing for one that cannot be read, which is then listed as broken."""
@@ -175,11 +184,9 @@ class Tree:
     def find(self, name: str) -> Path | None:
         """Return the one file whose path ends in the dotted name, or None where there is none or more than one."""
         parts = tuple(name.split("."))
-        hits = [
-            path
-            for have, path in self._by_last.get(parts[-1], [])
-            if have[-len(parts) :] == parts and not self._inside_package(path, len(parts))
+        same = self._by_last.get(parts[-1], [])
+        exact = [path for _, path in same if self.dotted(path) == name]
+        chosen = exact or [
+            path for have, path in same if have[-len(parts) :] == parts and not self._inside_package(path, len(parts))
         ]
-        exact = [path for path in hits if self.dotted(path) == name]
-        chosen = exact or hits
         return chosen[0] if len(chosen) == 1 else None

@@ -17,6 +17,8 @@ _DEFINED = re.compile(rb"^(?:async[ ]+def|def|class)[ ]+(\w+)|^(\w+)[ ]*(?::[^=\
 _COMPILED = re.compile(r"(\.cpython-[\w-]+|\.abi3)?\.(so|pyd)$")
 # Calls in a module's `__getattr__` that get the name only to speak of it.
 _TELLING = {"AttributeError", "ImportError", "isinstance", "warn", "warn_once", "warning", "debug", "info"}
+# Namespace packages nest no deeper than this in what was looked at (`google.cloud.storage`).
+_NAMESPACES = 4
 # Names that every module has (the language reference, "Module objects").
 _MODULE = {
     "__name__",
@@ -44,7 +46,9 @@ class World:
         self._compiled: set[str] = set()
         for member in sources.names():
             self._list(member)
-        self.roots = {name.split(".", 1)[0] for name in self._files}
+        self.claims = self._claims()
+        self.roots = {name.split(".", 1)[0] for name in self.claims}
+        self._deepest = max((name.count(".") + 1 for name in self.claims), default=1)
         self._modules: dict[str, Module | None] = {}
         self._resolved: dict[tuple[Module, str], tuple[Value, ...]] = {}
         self._open: set[tuple[Module, str]] = set()
@@ -72,7 +76,7 @@ class World:
         found: dict[str, set[str]] = {root: {"__init__"} for root in self.roots}
         for name in (*self._files, *self._packages):
             parts = name.split(".")
-            if len(parts) > 1:
+            if len(parts) > 1 and parts[0] in found:
                 found[parts[0]].add(parts[1])
         return found
 
@@ -82,7 +86,31 @@ class World:
 
     def is_ours(self, name: str) -> bool:
         """Whether a dotted name belongs to the package that is checked."""
-        return name.split(".", 1)[0] in self.roots
+        first = name.split(".", 1)[0]
+        if self._deepest == 1 or first not in self.roots:
+            return first in self.roots
+        parts = name.split(".")
+        return any(".".join(parts[:depth]) in self.claims for depth in range(1, self._deepest + 1))
+
+    def _claims(self) -> set[str]:
+        """Return the names whose insides are this package's alone.
+
+        A folder without `__init__.py` is a namespace that other packages share (`megatron`), so that only what this
+        one has in it counts. A `tests` or `tools` that a wheel brings along is not the package where the tree has one.
+        """
+        names = {*self._files, *self._compiled}
+        claims: set[str] = set()
+        work = [(name.split(".", 1)[0], 1) for name in {name.split(".", 1)[0]: "" for name in names}]
+        while work:
+            name, depth = work.pop()
+            if name in names or depth >= _NAMESPACES:
+                claims.add(name)
+                continue
+            below = {".".join(item.split(".")[: depth + 1]) for item in names if item.startswith(f"{name}.")}
+            work += [(item, depth + 1) for item in below]
+        own = self.sources.package.replace("-", "_").lower()
+        extra = {name for name in claims if "." not in name and name.lower() != own and self.tree.has_top(name)}
+        return claims - extra if claims - extra else claims
 
     def module(self, name: str) -> Module | None:
         """Return the module of the package or of the tree; None where there is no readable source of that name."""
@@ -208,6 +236,8 @@ class World:
     def member(self, module: str, name: str) -> list[Value]:
         """Return what `from module import name` gives; nothing where the package should have it and has not."""
         if not self.is_ours(module) and self.module(module) is None:
+            if self.is_ours(f"{module}.{name}"):
+                return self.named(f"{module}.{name}")
             if f"{module}.{name}".split(".", 1)[0] in self.tree.tops and self.module(f"{module}.{name}"):
                 return [ModuleV(f"{module}.{name}")]
             return [External(f"{module}.{name}")]
@@ -272,6 +302,8 @@ class World:
         if isinstance(value, ClassV | InstV | SuperV):
             return self.classes.attribute(value, name)
         if isinstance(value, External):
+            if self._deepest > 1 and self.is_ours(f"{value.name}.{name}"):
+                return tuple(self.named(f"{value.name}.{name}"))
             return (External(f"{value.name}.{name}"),)
         return (UNKNOWN,)
 
