@@ -1,6 +1,6 @@
-"""Lay out the image's own files: entrypoint and empty mount points, with settled modes and times.
+"""Lay out the image's own files: entrypoint, add-ons, empty mount points, and the one list of patches.
 
-files.py --from DIR --out /out
+files.py --from DIR --out /out [--patches DIR]
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from install import settle
@@ -21,9 +23,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--from", dest="source", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--patches", type=Path, help="reports of the patched layers, in any depth")
     arguments = parser.parse_args()
     target = arguments.out / "opt" / "lockstep"
     shutil.copytree(arguments.source, target)
+    if arguments.patches:
+        reports = sorted(str(path) for path in arguments.patches.rglob("*.json"))
+        words = [sys.executable, str(Path(__file__).with_name("apply_patches.py")), "--merge", *reports]
+        subprocess.run([*words, "--report", str(target / "patches.json")], check=True)
     for name in FOLDERS:
         (arguments.out / name).mkdir()
     settle(arguments.out, int(os.environ["SOURCE_DATE_EPOCH"]))

@@ -21,6 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import licenses
 import pyc
 
 VENVS = Path("/opt/venvs")
@@ -184,11 +185,13 @@ def main() -> None:
     parser.add_argument("--find-links", default="")
     parser.add_argument("--skeleton", action="store_true", help="write the venvs' own files instead of wheels")
     parser.add_argument("--patches", type=Path, help="folder of patches for the wheels of this layer")
+    parser.add_argument("--name", help="the layer's name, under which its licences are listed")
     arguments = parser.parse_args()
     blocks = read_blocks(sys.stdin.read())
     epoch = int(os.environ["SOURCE_DATE_EPOCH"])
     venvs = [VENVS / name for name in sorted(blocks)]
     made = [VENVS]
+    ours = arguments.out / "opt" / "lockstep"
     for venv in venvs:
         make_skeleton(venv, arguments.python)
     if not arguments.skeleton:
@@ -203,7 +206,7 @@ def main() -> None:
                     made.append(stored.KEPT)
             scrub(venv, arguments.python)
             if arguments.patches:
-                patch(venv, arguments.patches)
+                patch(venv, arguments.patches, ours / "patches")
         link_equal(venvs)
         for venv in venvs:
             if venv is not venvs[0]:
@@ -212,18 +215,18 @@ def main() -> None:
     opt = arguments.out / "opt"
     opt.mkdir(parents=True, exist_ok=True)
     for tree in made:
-        settle(tree, epoch)
         shutil.move(str(tree), str(opt / tree.name))
-    for folder in (opt, arguments.out):
-        os.utime(folder, (epoch, epoch))
+    if arguments.name:
+        # Per layer, so that a bump changes the licences' list in the layer that it changes anyway.
+        licenses.main([str(arguments.out), str(ours / "licenses"), arguments.name])
+    settle(arguments.out, epoch)
 
 
-def patch(venv: Path, patches: Path) -> None:
+def patch(venv: Path, patches: Path, reports: Path) -> None:
     """Apply the patches for the packages of this layer; the program says what it did and stops the build on a miss."""
     program = Path(__file__).with_name("apply_patches.py")
-    report = venv.parent.parent / "lockstep" / "patches" / f"{venv.name}.json"
-    report.parent.mkdir(parents=True, exist_ok=True)
-    words = [sys.executable, str(program), "--venv", str(venv), "--patches", str(patches), "--report", str(report)]
+    reports.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, str(program), "--venv", str(venv), "--patches", str(patches), "--report-dir", str(reports)]
     if subprocess.run(words, check=False).returncode:
         fail(f"a patch in {patches} does not fit what is installed in {venv}; the lines above say which")
 

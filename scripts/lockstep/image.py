@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lockstep import runtime_wheel
 from lockstep.arch import Arch
 from lockstep.build import Built, Options, build, check_output, prepare_bases, require_room
 from lockstep.console import megabytes, note, out, table
@@ -46,6 +47,7 @@ def make_image(
     check_output("type=oci", [arch.platform], f"{image}-{arch}")
     require_wheels(matrix, layers, arch, build=wheels)
     require_room(layers, image, arch)
+    runtime_wheel.build()
     engine = ensure_engine()
     prepare_bases(matrix, arch, options.base)
     note(f"building {image} for {arch} on {options.base}: {len(layers)} layers of wheels")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from lockstep import runtime_wheel
 from lockstep.arch import Arch
 from lockstep.base import Role, base_key, base_lock
 from lockstep.errors import LockstepError
@@ -49,6 +50,19 @@ class ArchView:
     runtime_tar: str
     builder_tar: str
     layers: tuple[LayerView, ...]
+
+    @property
+    def patched(self) -> bool:
+        """Whether any of its layers is patched."""
+        return any(layer.patched for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class RuntimeView:
+    """The runtime package: its wheel, and the venvs that get it."""
+
+    wheel: str
+    venvs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -152,6 +166,7 @@ def _dockerfile(
         templates.get_template(file).render(
             image=view,
             arches=arches,
+            runtime=RuntimeView(f"build/wheels/{runtime_wheel.filename()}", runtime_venvs(matrix, image.backends)),
             cuda=matrix.bases.cuda,
             epoch=matrix.epoch,
             uv_requirement=uv_requirement(root),
@@ -174,6 +189,19 @@ def _arch(matrix: Matrix, arch: Arch, layers: tuple[Layer, ...], root: Path) -> 
         builder_tar=_base_tar(matrix, arch, Role.BUILDER),
         layers=tuple(_layer(matrix, layer, arch, root) for layer in layers),
     )
+
+
+def runtime_venvs(matrix: Matrix, backends: list[str]) -> tuple[str, ...]:
+    """Return the venvs that get the runtime package: those of a line with torch, and those that ask for it."""
+    return tuple(
+        name
+        for name in backends
+        if matrix.backends[name].runtime or (matrix.backends[name].runtime is None and _has_torch(matrix, name))
+    )
+
+
+def _has_torch(matrix: Matrix, name: str) -> bool:
+    return "torch" in matrix.lines[matrix.backends[name].line]
 
 
 def _base_tar(matrix: Matrix, arch: Arch, role: Role) -> str:

@@ -47,6 +47,12 @@ def members(source: Path) -> dict[str, bytes]:
     return found
 
 
+def filename(source: Path = SOURCE) -> str:
+    """Return the file name that `build` gives the wheel."""
+    project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
+    return f"{project['name'].replace('-', '_')}-{project['version']}-py3-none-any.whl"
+
+
 def build(out: Path = paths.BUILD / "wheels", source: Path = SOURCE) -> Path:
     """Write the wheel into `out` unless it lies there already, and return its path."""
     found = members(source)
@@ -56,7 +62,7 @@ def build(out: Path = paths.BUILD / "wheels", source: Path = SOURCE) -> Path:
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         rows.append(f"{path},sha256={digest},{len(data)}\n")
     found[f"{info}/RECORD"] = ("".join(rows) + f"{info}/RECORD,,\n").encode()
-    wheel = out / f"{info.removesuffix('.dist-info')}-py3-none-any.whl"
+    wheel = out / filename(source)
     with files.replacing(wheel) as part:
         with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
             for path, data in found.items():

@@ -10,6 +10,8 @@ from lockstep.arch import Arch
 from lockstep.lock import Lock, carried, read_lock
 from lockstep.matrix import Backend, load
 from lockstep.narrow import with_narrowed
+from lockstep.render import runtime_venvs
+from lockstep.runtime_wheel import filename
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Subject:
     locks: dict[str, Lock]
     python: str
     epoch: int
+    runtime: dict[str, str]
+    """Name and version of the runtime package, for each venv that has it."""
     config: Config
     results: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -54,6 +58,7 @@ def _subject() -> Subject:
         {name: carried(matrix, image, read_lock(name, arch)) for name in names},
         matrix.python,
         matrix.epoch,
+        dict.fromkeys(runtime_venvs(matrix, names), filename().split("-")[1]),
         _config(),
     )
 

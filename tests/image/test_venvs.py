@@ -35,6 +35,8 @@ def test_A7_versions_are_exactly_those_of_the_lock(host: Host, subject: Subject,
     )
     found = [tuple(pair) for pair in json.loads(host.check_output("%s -c %s", python(venv), code))]
     wanted = [(wheel.name, wheel.version) for wheel in subject.locks[venv].wheels]
+    if venv in subject.runtime:
+        wanted.append(("lockstep-runtime", subject.runtime[venv]))
     assert found == sorted(wanted)
 
 
