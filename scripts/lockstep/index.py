@@ -19,6 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 import requests
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT, NoSuchProjectError, PyPISimple
 
 from lockstep.arch import GLIBC, Arch
@@ -127,6 +128,14 @@ def _page(name: str, index: str) -> tuple[RemoteWheel, ...]:
     )
 
 
+def _order(version: str) -> tuple[bool, Version]:
+    """Sort key of versions as text: by value, what is no version (PEP 440) first."""
+    try:
+        return (True, Version(version))
+    except InvalidVersion:
+        return (False, Version("0"))
+
+
 def files_of(name: str, version: str | None = None, index: str | None = None) -> list[RemoteWheel]:
     """List the wheels and sdists of a package, of one version where given. LockstepError where there are none.
 
@@ -137,7 +146,7 @@ def files_of(name: str, version: str | None = None, index: str | None = None) ->
     index = index or index_url()
     found = [item for item in _page(canonicalize_name(name), index) if version in (None, item.version)]
     if not found:
-        known = sorted({item.version for item in _page(canonicalize_name(name), index)})
+        known = sorted({item.version for item in _page(canonicalize_name(name), index)}, key=_order)
         raise LockstepError(
             f"{name} has no version {version}",
             where=f"index {redact(index)}",
