@@ -35,8 +35,9 @@ def environment() -> dict[str, str]:
 
 
 def main() -> None:
-    """Make the environment."""
-    venv.create("/opt/build", with_pip=False)
+    """Make the environment, or add to it."""
+    if not Path("/opt/build").exists():
+        venv.create("/opt/build", with_pip=False)
     words = ["/opt/uv/bin/uv", "pip", "install", "--quiet", "--python", "/opt/build/bin/python"]
     words += ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirements", "/dev/stdin"]
     if subprocess.run(words, input=sys.stdin.read(), text=True, env=environment(), check=False).returncode:

@@ -27,7 +27,7 @@ from lockstep.disk import require_disk
 from lockstep.engine import Engine
 from lockstep.errors import LockstepError
 from lockstep.files import replacing, write_text
-from lockstep.lock import Lock
+from lockstep.lock import Lock, LockedWheel
 from lockstep.matrix import Matrix
 from lockstep.mirror.check import check_requirements
 from lockstep.paths import BUILD, ROOT
@@ -37,6 +37,7 @@ from lockstep.secrets import build_secrets
 # A build environment unpacks to about three times its wheels (measured on torch 2.13 and CUDA: 1.9 GB become 5.6 GB);
 # uv's cache holds the same once more.
 _BYTES_PER_WHEEL_BYTE = 6
+_SHARED_AT_LEAST = 5_000_000
 _LINE = re.compile(r"^#\d+ (?:\d+\.\d+ )?(?P<text>.*)$")
 _TAIL = 40
 
@@ -146,10 +147,21 @@ def dockerfile(job: Job, lock: Lock, base_tar: Path, source_name: str, target: T
         base_tar=base_tar.relative_to(root),
         epoch=job.epoch,
         uv_requirement=uv_requirement(root),
-        requirements=[wheel.requirement() for wheel in lock.wheels],
+        requirements=[
+            [wheel.requirement() for wheel in lock.wheels if _shared(wheel) is part] for part in (True, False)
+        ],
         ccache=CCACHE,
         source_name=source_name,
     )
+
+
+def _shared(wheel: LockedWheel) -> bool:
+    """Tell whether a wheel of a build environment is torch, CUDA or another that torch brings, by name and size.
+
+    Only what they share among packages depends on it: a wheel on the wrong side costs disk, nothing else.
+    """
+    libraries = wheel.name.startswith("nvidia-") and not re.search("frontend|cutlass", wheel.name)
+    return wheel.name in ("torch", "triton") or (libraries and wheel.size >= _SHARED_AT_LEAST)
 
 
 def _write_job(folder: Path, job: Job) -> None:
