@@ -136,6 +136,10 @@ def index(files: Sequence[Path]) -> Iterator[Index]:
             else:
                 self.send_error(404)
 
+        def do_HEAD(self) -> None:
+            """uv asks for a wheel's size before it reads parts of it."""
+            self.do_GET()
+
         def _page(self, name: str) -> None:
             found = [path for path in served.values() if _project(path.name) == name]
             if not found:
@@ -167,6 +171,8 @@ def index(files: Sequence[Path]) -> Iterator[Index]:
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            if self.command == "HEAD":
+                return
             if state.cut_after is not None and kind.endswith("octet-stream"):
                 self.wfile.write(body[: state.cut_after])
                 self.close_connection = True
