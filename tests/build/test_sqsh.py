@@ -63,6 +63,9 @@ def layers() -> list[bytes]:
                 Member("hidden", data=b"5"),
                 Member("shown", "h", link="hidden"),
                 Member("tmp", "d", mode=0o1777),
+                Member("absolute", "l", link="/usr/share/Főtanúsítvány"),
+                Member("far", "l", link="/" + "t" * 150),
+                Member("Főtanúsítvány", data=b"7"),
                 Member("long/" + "n" * 120 + "/" + "m" * 120, data=b"6"),
             ]
         ),

@@ -115,8 +115,12 @@ class Reader:
                     before += header + body + bytes(-len(body) % BLOCK)
                 continue
             entry = _entry(header, kind, pax, long_name, long_link)
-            entry.raw = before + header
-            entry.was = (entry.path, entry.mode, entry.link)
+            if kind != SYMLINK or b"linkpath" not in pax:
+                entry.raw = before + header
+                entry.was = (entry.path, entry.mode, entry.link)
+            else:
+                # mksquashfs (4.5 and later) takes a leading / off a link's target that stands in a pax header.
+                entry.rest = _rest(before + header)
             if before:
                 pax, long_name, long_link, before = {}, b"", b"", b""
             if entry.size:
@@ -235,10 +239,12 @@ def encode(entry: Entry) -> bytes:
     if len(path) > 100:
         pax[b"path"] = path
         path = path[-100:]
-    link = entry.link
+    link, before = entry.link, b""
     if len(link) > 100:
-        pax[b"linkpath"] = link
-        link = link[-100:]
+        # GNU's way, not pax's: see Reader.
+        before = _block(b"././@LongLink", b"K", 0o644, 0, 0, len(link) + 1, 0, b"", 0, 0)
+        before += link + bytes(BLOCK - len(link) % BLOCK)
+        link = link[:100]
     size, uid, gid = entry.size, rest.uid, rest.gid
     if size >= 8**11:
         pax[b"size"] = str(size).encode()
@@ -248,10 +254,10 @@ def encode(entry: Entry) -> bytes:
         uid = gid = 0
     block = _block(path, entry.kind, entry.mode, uid, gid, size, max(rest.mtime, 0), link, rest.major, rest.minor)
     if not pax:
-        return block
+        return before + block
     body = b"".join(_pax_record(key, pax[key]) for key in sorted(pax))
     head = _block(b"pax", b"x", 0o644, 0, 0, len(body), 0, b"", 0, 0)
-    return head + body + bytes(-len(body) % BLOCK) + block
+    return head + body + bytes(-len(body) % BLOCK) + before + block
 
 
 def _entry(header: bytes, kind: bytes, pax: dict[bytes, bytes], long_name: bytes, long_link: bytes) -> Entry:
