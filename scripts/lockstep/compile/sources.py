@@ -169,7 +169,9 @@ def _try(tree: Path, *words: str) -> bool:
 def _git(tree: Path, package: str, source: GitSource, *words: str) -> None:
     done = _run(tree, *words)
     if done.returncode:
-        said = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        # The first "fatal" names the address that failed, a submodule's too; the last only that something did.
+        said = [line for line in lines if line.startswith("fatal:")][:1] or lines
         raise LockstepError(
             f"the source of {package} cannot be fetched: git {words[0]} says: {said[-1] if said else 'nothing'}",
             where=redact(source.git) if "://" in source.git else source.git,
