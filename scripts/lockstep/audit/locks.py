@@ -38,7 +38,9 @@ def audit_lock(path: Path, options: Options, rules: AuditRules, wanted: Mapping[
     possible = ("abi", "overlap", "metadata") if options.download else ("overlap", "metadata")
     checks = [name for name in possible if name in options.checks]
     cards = locked_cards(lock.wheels)
-    found = lock_abi(lock.wheels, arch, backend=backend, python=options.python) if "abi" in checks else []
+    found, libraries = [], 0
+    if "abi" in checks:
+        found, libraries = lock_abi(lock.wheels, arch, backend=backend, python=options.python)
     found += check_cards(cards, arch, options.python, backend=backend, wanted=wanted.get(backend))
     found = [item for item in found if item.check in checks]
     today = options.today or datetime.date.today()
@@ -47,7 +49,7 @@ def audit_lock(path: Path, options: Options, rules: AuditRules, wanted: Mapping[
         arch=arch,
         venvs=(backend,),
         distributions=len(cards),
-        libraries=0,
+        libraries=libraries,
         files=sum(len(card.files) for card in cards),
         hashed=False,
         seconds=time.monotonic() - started,

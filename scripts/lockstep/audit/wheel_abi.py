@@ -135,8 +135,10 @@ def objects_at_hand(wheel: LockedWheel) -> Tree | None:
     return _objects(path) if path else None
 
 
-def lock_abi(wheels: Sequence[LockedWheel], arch: Arch, *, backend: str = "", python: str = "3.13") -> list[Finding]:
-    """Return the abi findings that a lock's venv will have on the embedded base.
+def lock_abi(
+    wheels: Sequence[LockedWheel], arch: Arch, *, backend: str = "", python: str = "3.13"
+) -> tuple[list[Finding], int]:
+    """Return the abi findings that a lock's venv will have on the embedded base, and how many ELF files it holds.
 
     A wheel whose tables are not known yet is downloaded, one after another, and deleted again.
     """
@@ -150,6 +152,7 @@ def lock_abi(wheels: Sequence[LockedWheel], arch: Arch, *, backend: str = "", py
         broken |= tree.broken
         owners |= dict.fromkeys((*tree.elves, *tree.broken), f"{wheel.name} {wheel.version}")
     torch = next((wheel.version for wheel in wheels if wheel.name == "torch"), "")
-    return check_abi(
+    found = check_abi(
         objects, broken, trixie(arch), arch, venv=backend, owner=lambda path: owners[path], torch=torch, python=python
     )
+    return found, len(objects) + len(broken)
