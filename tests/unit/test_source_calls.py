@@ -133,8 +133,7 @@ def test_calls_that_do_not_fit(tmp_path: Path, code: str, symbols: list[str]) ->
     "code",
     [
         "from pkg.api import kernel\ndef f(*a, **k):\n    kernel(*a, **k)\n    kernel(1, backend=2, **k)\n",
-        "from pkg.api import kernel\ntry:\n    kernel(1, 2, layer=3)\nexcept TypeError:\n"
-        "    kernel(1, 2, backend=3)\n",
+        "from pkg.api import kernel\ntry:\n    kernel(1, 2, layer=3)\nexcept TypeError:\n    kernel(1, 2, backend=3)\n",
         "import inspect\nfrom pkg.api import kernel\nif 'layer' in inspect.signature(kernel).parameters:\n"
         "    kernel(1, 2, layer=3)\n",
         "from pkg.api import odd\nodd(1, 2, b=3)\n",
@@ -179,8 +178,7 @@ def test_attributes_that_are_gone(tmp_path: Path, code: str, line: int) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "from pkg.api import Engine\ndef f(engine: Engine):\n    if hasattr(engine, 'stop'):\n"
-        "        engine.stop()\n",
+        "from pkg.api import Engine\ndef f(engine: Engine):\n    if hasattr(engine, 'stop'):\n        engine.stop()\n",
         "from pkg.api import Engine\ndef f(engine: Engine):\n    getattr(engine, 'stop', None)\n",
         "from pkg.api import Engine\ndef f(engine: Engine):\n    try:\n        engine.stop()\n"
         "    except AttributeError:\n        pass\n",
@@ -206,8 +204,7 @@ def test_a_changed_default_is_told_only_where_it_is_not_given(tmp_path: Path) ->
 
 def test_a_gained_switch_that_is_on(tmp_path: Path) -> None:
     code = (
-        "from pkg.api import Settings\nSettings(model='m')\nSettings(model='m', normalize=False)\n"
-        "Settings(**options)\n"
+        "from pkg.api import Settings\nSettings(model='m')\nSettings(model='m', normalize=False)\nSettings(**options)\n"
     )
     assert told(check(tmp_path, code)) == [("default", 2, "Settings(normalize)")]
 
@@ -223,17 +220,14 @@ def test_a_gained_field_of_a_model(tmp_path: Path) -> None:
 
 
 def test_without_from_nothing_is_said_of_defaults(tmp_path: Path) -> None:
-    assert told(check(tmp_path, "from pkg.api import Engine, Answer\nEngine('m')\nAnswer(text='')\n"
-    "", old=False)) == []
+    assert told(check(tmp_path, "from pkg.api import Engine, Answer\nEngine('m')\nAnswer(text='')\n", old=False)) == []
 
 
 @pytest.mark.parametrize(
     "code",
     [
-        "from pkg.api import Engine\ndef f():\n    settings = dict(model=1, seed=0, speed=2)\n"
-        "    Engine(**settings)\n",
-        "from pkg.api import Engine\nsettings = {'model': 1, 'seed': 0,\n            'speed': 2}\n"
-        "Engine(**settings)\n",
+        "from pkg.api import Engine\ndef f():\n    settings = dict(model=1, seed=0, speed=2)\n    Engine(**settings)\n",
+        "from pkg.api import Engine\nsettings = {'model': 1, 'seed': 0,\n            'speed': 2}\nEngine(**settings)\n",
     ],
 )
 def test_settings_written_out_as_a_dict(tmp_path: Path, code: str) -> None:

@@ -87,6 +87,7 @@ def test_an_import_within_a_function_counts(tmp_path: Path) -> None:
         "import pkg\nOLD = pkg.__version__ < '2'\nif OLD:\n    from pkg.gone import helper\n",
         "import pkg\ndef f():\n    if pkg.__version__ >= '2':\n        return None\n"
         "    from pkg.gone import helper\n    return helper\n",
+        "if is_pkg_equal('1.0.0'):\n    from pkg.gone import helper\n",
         "import importlib.util\nif importlib.util.find_spec('pkg.gone'):\n    import pkg.gone\n",
         "try:\n    from pkg.new.protocol import Answer\nexcept ImportError:\n    from pkg.old.protocol import Answer\n",
         "try:\n    import flash\n    HAS = True\nexcept ImportError:\n    HAS = False\nif HAS:\n    import pkg.gone\n",

@@ -23,6 +23,7 @@ _CAUGHT = {
     "BaseException": set(ALL),
 }
 _VERSION = re.compile(r"version|(^|_)(ge|gt|le|lt)_\d|_v?\d+_\d+", re.IGNORECASE)
+_NUMBER = re.compile(r"^v?\d+\.\d+[\w.+]*$")
 _PROBES = re.compile(r"^(hasattr|getattr|find_spec|signature|getfullargspec|is_.*available|has_.*|importorskip)$")
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
@@ -76,6 +77,8 @@ def _asks(test: ast.expr, flags: frozenset[str]) -> bool:
             return True
         if isinstance(node, ast.Attribute) and _VERSION.search(node.attr):
             return True
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _NUMBER.match(node.value):
+            return True  # `is_torch_equal("2.9.0")`
         if isinstance(node, ast.Call) and _PROBES.match(last_name(node.func)):
             return True
     return False
