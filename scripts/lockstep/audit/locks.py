@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lockstep.arch import Arch
+from lockstep.audit.finding import Finding
 from lockstep.audit.run import Audit, Options, Wanted
 from lockstep.audit.waivers import AuditRules, apply_rules
 from lockstep.audit.wheel_abi import lock_abi
@@ -38,7 +39,8 @@ def audit_lock(path: Path, options: Options, rules: AuditRules, wanted: Mapping[
     possible = ("abi", "overlap", "metadata") if options.download else ("overlap", "metadata")
     checks = [name for name in possible if name in options.checks]
     cards = locked_cards(lock.wheels)
-    found, libraries = [], 0
+    found: list[Finding] = []
+    libraries = 0
     if "abi" in checks:
         found, libraries = lock_abi(lock.wheels, arch, backend=backend, python=options.python)
     found += check_cards(cards, arch, options.python, backend=backend, wanted=wanted.get(backend))
