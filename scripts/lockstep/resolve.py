@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -107,7 +108,17 @@ def _compile(
     }
     for file, lines in texts.items():
         (folder / file).write_text("".join(f"{line}\n" for line in lines))
-    common = ["--python-version", matrix.python, "--python-platform", arch.manylinux, "--only-binary", ":all:"]
+    # uv wants an interpreter to build with, which never happens; any will do, and looking for one costs seconds.
+    common = [
+        "--python",
+        sys.executable,
+        "--python-version",
+        matrix.python,
+        "--python-platform",
+        arch.manylinux,
+        "--only-binary",
+        ":all:",
+    ]
     common += ["--no-header", "--no-annotate", "--quiet"]
     inputs = ["--constraints", "constraints.txt", "--overrides", "overrides.txt", "--excludes", "excludes.txt"]
     _uv([*common, *inputs, "requires.in", "-o", "pinned.txt"], folder, backend, where)
@@ -123,7 +134,6 @@ def _compile(
 
 def _uv(arguments: list[str], folder: Path, backend: Backend, where: str) -> None:
     env = dict(os.environ, UV_DEFAULT_INDEX=index_url(), UV_NO_CONFIG=os.environ.get("UV_NO_CONFIG", "0"))
-    # Wheels alone are resolved, which needs no interpreter: uv must not download one to ask it.
     env["UV_PYTHON_DOWNLOADS"] = "never"
     env.pop("UV_INDEX_URL", None)
     words = [str(uv_program()), "pip", "compile", *arguments]
