@@ -16,7 +16,7 @@ from lockstep.arch import host_arch
 from lockstep.matrix import load
 
 ARCH = host_arch()
-PARTS = ("bases", "stages", "docker", "requirements.txt", ".dockerignore", "versions.yaml", "images")
+PARTS = ("bases", "compile", "stages", "docker", "requirements.txt", ".dockerignore", "versions.yaml", "images")
 
 
 @dataclass

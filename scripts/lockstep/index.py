@@ -14,16 +14,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
-import requests
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
-from pypi_simple import PYPI_SIMPLE_ENDPOINT, NoSuchProjectError, PyPISimple
 
 from lockstep.arch import GLIBC, Arch
 from lockstep.errors import LockstepError
+
+if TYPE_CHECKING:  # loaded when a page is asked for: rendering imports this module and needs no network
+    import requests
 
 _BLOCK = 1 << 18
 # Kept per open wheel: 64 MB, so that auditing a large wheel does not hold all of it in memory.
@@ -49,6 +51,8 @@ def index_url() -> str:
         value = os.environ.get(variable)
         if value:
             return value.split("=", 1)[1] if "=" in value.split("://", 1)[0] else value
+    from pypi_simple import PYPI_SIMPLE_ENDPOINT
+
     return PYPI_SIMPLE_ENDPOINT
 
 
@@ -96,6 +100,8 @@ def best_wheel(filenames: list[str], arch: Arch, python: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _session() -> requests.Session:
+    import requests
+
     session = requests.Session()
     session.headers["User-Agent"] = "lockstep"
     return session
@@ -103,6 +109,9 @@ def _session() -> requests.Session:
 
 @lru_cache(maxsize=256)
 def _page(name: str, index: str) -> tuple[RemoteWheel, ...]:
+    import requests
+    from pypi_simple import NoSuchProjectError, PyPISimple
+
     where = f"index {redact(index)}"
     try:
         page = PyPISimple(index, session=_session()).get_project_page(name, timeout=_TIMEOUT)
@@ -217,6 +226,8 @@ class RangeFile(io.RawIOBase):
         return data
 
     def _load(self, first: int, last: int) -> None:
+        import requests
+
         missing = [number for number in range(first, last + 1) if number not in self._blocks]
         if not missing:
             return

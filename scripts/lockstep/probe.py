@@ -20,12 +20,15 @@ from lockstep.errors import LockstepError
 from lockstep.files import write_text
 from lockstep.image import reference
 from lockstep.matrix import Matrix
-from lockstep.paths import BUILD, ROOT
+from lockstep.paths import BUILD
 from lockstep.run import run
 
 PROBES = BUILD / "probe"
 COVERED = ("/root", "/home", "/tmp", "/run", "/workspace")
 """What clusters mount over: nothing that the image needs may lie there."""
+
+_CODE = Path(__file__).resolve().parents[2]
+"""Where the probes lie: beside this program, also when LOCKSTEP_ROOT names another checkout."""
 
 USERS = {
     "root": [],
@@ -95,7 +98,7 @@ def _pytest(engine: Engine, container: str, about: dict[str, str], select: str) 
     Path(about["LOCKSTEP_RESULTS"]).parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--hosts=docker://{container}"]
     words += ["-k", select] if select else []
-    return subprocess.run([*words, "tests/image"], cwd=ROOT, env=env, check=False).returncode
+    return subprocess.run([*words, "tests/image"], cwd=_CODE, env=env, check=False).returncode
 
 
 def _merge(seen: dict[str, dict[str, dict[str, str]]], user: str, results: Path) -> None:

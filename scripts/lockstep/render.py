@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -15,7 +16,7 @@ from lockstep.base import Role, base_key, base_lock
 from lockstep.errors import LockstepError
 from lockstep.files import write_text
 from lockstep.layers import Layer, plan
-from lockstep.lock import Lock, inputs_of, read_lock
+from lockstep.lock import Lock, LockedWheel, inputs_of, read_lock
 from lockstep.matrix import Matrix
 from lockstep.outside import Binding, binding
 from lockstep.paths import DOCKER, ROOT, STAGES
@@ -79,36 +80,28 @@ def render(matrix: Matrix, root: Path = ROOT) -> dict[Path, str]:
 
     LockstepError where a lock is missing, damaged, or older than what versions.yaml asks for.
     """
-    templates = _templates()
-    locks = {(name, arch): _fresh(matrix, name, arch, root) for name in matrix.backends for arch in matrix.targets()}
-    files = {
-        root / "images" / name / "Dockerfile": _dockerfile(templates, matrix, name, locks, root)
-        for name in matrix.images
-    }
-    files[root / "bake.hcl"] = _bake(templates, matrix, list(matrix.images), "images", root)
+    sources = _sources(matrix, matrix.backends, root)
+    files = {root / "images" / name / "Dockerfile": _dockerfile(sources, name) for name in matrix.images}
+    files[root / "bake.hcl"] = _bake(sources, list(matrix.images), "images")
     files[root / "versions.schema.json"] = json.dumps(Matrix.model_json_schema(), indent=2, sort_keys=True) + "\n"
     return files
 
 
 def render_narrowed(matrix: Matrix, name: str, root: Path = ROOT) -> dict[Path, str]:
     """Return the Dockerfile and the bake file of one image that narrow() has added; they lie below build/."""
-    templates, folder = _templates(), root / NARROWED / name
-    locks = {
-        (mate, arch): _fresh(matrix, mate, arch, root)
-        for mate in matrix.images[name].backends
-        for arch in matrix.targets()
-    }
+    sources, folder = _sources(matrix, matrix.images[name].backends, root), root / NARROWED / name
     return {
-        folder / "Dockerfile": _dockerfile(templates, matrix, name, locks, root),
-        folder / "bake.hcl": _bake(templates, matrix, [name], NARROWED, root),
+        folder / "Dockerfile": _dockerfile(sources, name),
+        folder / "bake.hcl": _bake(sources, [name], NARROWED),
     }
 
 
-def _bake(templates: Environment, matrix: Matrix, images: list[str], folder: str, root: Path) -> str:
-    return templates.get_template("bake.hcl.j2").render(
+def _bake(sources: _Sources, images: list[str], folder: str) -> str:
+    matrix = sources.matrix
+    return sources.templates.get_template("bake.hcl.j2").render(
         images=images,
         folder=folder,
-        arches=[_arch(matrix, arch, (), root) for arch in matrix.targets()],
+        arches=[_arch(sources, arch, ()) for arch in matrix.targets()],
         epoch=matrix.epoch,
         default_target=f"{images[0]}-{matrix.arches[0]}",
     )
@@ -153,23 +146,21 @@ def _fresh(matrix: Matrix, name: str, arch: Arch, root: Path) -> Lock:
     return lock
 
 
-def _dockerfile(
-    templates: Environment, matrix: Matrix, name: str, locks: dict[tuple[str, Arch], Lock], root: Path
-) -> str:
+def _dockerfile(sources: _Sources, name: str) -> str:
+    matrix = sources.matrix
     image = matrix.images[name]
     arches = [
-        _arch(matrix, arch, plan(matrix, name, {mate: locks[mate, arch] for mate in image.backends}), root)
+        _arch(sources, arch, plan(matrix, name, {mate: sources.locks[mate, arch] for mate in image.backends}))
         for arch in matrix.targets()
     ]
-    view = ImageView(name, image.description, tuple(image.backends))
     text = "".join(
-        templates.get_template(file).render(
-            image=view,
+        sources.templates.get_template(file).render(
+            image=ImageView(name, image.description, tuple(image.backends)),
             arches=arches,
             runtime=RuntimeView(f"build/wheels/{runtime_wheel.filename()}", runtime_venvs(matrix, image.backends)),
             cuda=matrix.bases.cuda,
             epoch=matrix.epoch,
-            uv_requirement=uv_requirement(root),
+            uv_requirement=sources.uv,
             env=image_env(image.backends),
             labels=_labels(matrix, name),
         )
@@ -179,15 +170,15 @@ def _dockerfile(
     return text
 
 
-def _arch(matrix: Matrix, arch: Arch, layers: tuple[Layer, ...], root: Path) -> ArchView:
+def _arch(sources: _Sources, arch: Arch, layers: tuple[Layer, ...]) -> ArchView:
     return ArchView(
         name=arch.value,
         docker=arch.docker,
         platform=arch.platform,
         uv_platform=arch.manylinux,
-        runtime_tar=_base_tar(matrix, arch, Role.RUNTIME),
-        builder_tar=_base_tar(matrix, arch, Role.BUILDER),
-        layers=tuple(_layer(matrix, layer, arch, root) for layer in layers),
+        runtime_tar=sources.base_tar(arch, Role.RUNTIME),
+        builder_tar=sources.base_tar(arch, Role.BUILDER),
+        layers=tuple(_layer(sources, layer, arch) for layer in layers),
     )
 
 
@@ -204,18 +195,48 @@ def _has_torch(matrix: Matrix, name: str) -> bool:
     return "torch" in matrix.lines[matrix.backends[name].line]
 
 
-def _base_tar(matrix: Matrix, arch: Arch, role: Role) -> str:
-    return f"build/base/{base_key(base_lock(arch, role, matrix), matrix.epoch)}/rootfs.tar"
+@dataclass(frozen=True)
+class _Sources:
+    """What every image of one rendering shares. Each fact is worked out once, since six images ask for it."""
+
+    matrix: Matrix
+    root: Path
+    templates: Environment
+    locks: dict[tuple[str, Arch], Lock]
+    patched: frozenset[str]
+    uv: str
+    _tars: dict[tuple[Arch, Role], str] = field(default_factory=dict)
+    _bindings: dict[tuple[str, str, Arch], Binding] = field(default_factory=dict)
+
+    def base_tar(self, arch: Arch, role: Role) -> str:
+        """Return the path of a base's archive in the build context."""
+        if (arch, role) not in self._tars:
+            key = base_key(base_lock(arch, role, self.matrix), self.matrix.epoch)
+            self._tars[arch, role] = f"build/base/{key}/rootfs.tar"
+        return self._tars[arch, role]
+
+    def binding(self, wheel: LockedWheel, arch: Arch) -> Binding:
+        """Return how a stage gets a wheel that no index serves."""
+        key = (wheel.name, wheel.built_for, arch)
+        if key not in self._bindings:
+            self._bindings[key] = binding(self.matrix, wheel, arch, self.root)
+        return self._bindings[key]
 
 
-def _patched() -> frozenset[str]:
-    return frozenset(path.name for path in (DOCKER / "patches").iterdir() if path.is_dir())
+def _sources(matrix: Matrix, backends: Iterable[str], root: Path) -> _Sources:
+    return _Sources(
+        matrix,
+        root,
+        _templates(),
+        {(name, arch): _fresh(matrix, name, arch, root) for name in backends for arch in matrix.targets()},
+        frozenset(path.name for path in (DOCKER / "patches").iterdir() if path.is_dir()),
+        uv_requirement(root),
+    )
 
 
-def _layer(matrix: Matrix, layer: Layer, arch: Arch, root: Path) -> LayerView:
-    known = _patched()
-    patched = tuple(wheel.name for wheel in layer.wheels if wheel.name in known)
-    outside = {wheel.name: binding(matrix, wheel, arch, root) for wheel in layer.wheels if wheel.origin != "index"}
+def _layer(sources: _Sources, layer: Layer, arch: Arch) -> LayerView:
+    patched = tuple(wheel.name for wheel in layer.wheels if wheel.name in sources.patched)
+    outside = {wheel.name: sources.binding(wheel, arch) for wheel in layer.wheels if wheel.origin != "index"}
     lines = tuple(outside[wheel.name].line if wheel.name in outside else wheel.requirement() for wheel in layer.wheels)
     return LayerView(layer.name, layer.venvs, lines, patched, tuple(outside.values()))
 

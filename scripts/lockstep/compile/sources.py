@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import requests
-
 from lockstep.arch import Arch
 from lockstep.compile.spec import CompileSpec, GitSource, SdistSource
 from lockstep.errors import LockstepError
@@ -91,6 +89,8 @@ def _sdist(package: str, version: str, sha256: str) -> Source:
 def download(url: str, target: Path, sha256: str) -> None:
     """Fetch `url` into `target`, whole and with that SHA-256 or not at all."""
     with replacing(target) as part:
+        import requests  # only here: rendering imports this module, and starts in a fraction of a second
+
         try:
             with requests.get(url, stream=True, timeout=_TIMEOUT) as reply, part.open("wb") as stream:
                 reply.raise_for_status()

@@ -34,41 +34,33 @@ def load(path: Path = VERSIONS) -> Matrix:
 
 def parse(text: str, name: str = "versions.yaml") -> Matrix:
     """Return the matrix in `text`; `name` is the file's name in messages."""
+    data = _tree(text, name, "safe")
+    if not isinstance(data, dict):
+        raise LockstepError("holds no mapping", where=name, fix=_FIX)
     try:
-        tree: Any = YAML(typ="rt").load(text)
+        matrix = Matrix.model_validate(data)
+    except ValidationError as error:
+        # Only a fault needs line numbers, which ruamel's slower round-trip loader keeps.
+        tree = _tree(text, name, "rt")
+        faults = [_fault(tree, name, dict(item)) for item in error.errors()[:3]]
+        raise LockstepError("\n  also ".join(faults), fix=_FIX) from None
+    for problem in problems(matrix):
+        raise LockstepError(problem.what, where=_where(_tree(text, name, "rt"), name, problem.key), fix=problem.fix)
+    return matrix
+
+
+def _tree(text: str, name: str, kind: str) -> Any:
+    try:
+        return YAML(typ=kind).load(text)
     except MarkedYAMLError as error:
         line = (error.problem_mark.line + 1) if error.problem_mark else 1
         what = (error.problem or "cannot be parsed").split(" with value")[0]  # ruamel quotes whole blocks
         raise LockstepError(f"is not YAML: {what}", where=f"{name}:{line}", fix="correct the line") from None
-    if not isinstance(tree, dict):
-        raise LockstepError("holds no mapping", where=name, fix=_FIX)
-    try:
-        matrix = Matrix.model_validate(_plain(tree))
-    except ValidationError as error:
-        faults = [_fault(tree, name, dict(item)) for item in error.errors()[:3]]
-        raise LockstepError("\n  also ".join(faults), fix=_FIX) from None
-    for problem in problems(matrix):
-        raise LockstepError(problem.what, where=_where(tree, name, problem.key), fix=problem.fix)
-    return matrix
 
 
 def digest(path: Path = VERSIONS) -> str:
     """Return the SHA-256 of the file, which provenance records."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _plain(node: Any) -> Any:
-    """Turn ruamel's round-trip types into Python's own, which pydantic's strict mode asks for."""
-    if isinstance(node, dict):
-        return {_plain(key): _plain(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_plain(value) for value in node]
-    if isinstance(node, bool) or node is None:
-        return node
-    for kind in (str, int, float):
-        if isinstance(node, kind):
-            return kind(node)
-    return node
 
 
 def _fault(tree: Any, name: str, item: dict[str, Any]) -> str:
