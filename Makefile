@@ -73,6 +73,14 @@ diff: setup ## say what changed from image A=… to image B=… (layouts, tars o
 explain: setup ## say who holds package PKG=… where it is in BACKEND=…
 	@$(LOCKSTEP) explain $(PKG) --backend $(BACKEND) --arch $(ARCH)
 
+.PHONY: bump why repro
+bump: setup ## move BACKEND=vllm (or PACKAGE=) TO=0.30.0, relock, and report what breaks (DRY_RUN=1 changes nothing, ABI_MB=)
+	@$(LOCKSTEP) bump --to "$(TO)" $(if $(BACKEND),--backend $(BACKEND)) $(if $(PACKAGE),--package $(PACKAGE)) $(if $(DRY_RUN),--dry-run) $(if $(ABI_MB),--abi-mb $(ABI_MB))
+why: setup ## say why LAYER=… of IMAGE would be built again, or that it would not
+	@$(LOCKSTEP) why "$(LAYER)" --image $(IMAGE) --arch $(ARCH)
+repro: setup ## build IMAGE from nothing twice with all varied that may vary, and compare (TIMES=2)
+	@$(LOCKSTEP) repro $(IMAGE) --arch $(ARCH) $(if $(TIMES),--times $(TIMES))
+
 .PHONY: check-source
 check-source: setup ## say what PACKAGE=vllm breaks in the tree DIR=… at TO=… (FROM=… tells what is new)
 	@$(LOCKSTEP) check-source $(DIR) --package $(or $(PACKAGE),vllm) --to $(TO) $(if $(FROM),--from $(FROM))

@@ -10,7 +10,7 @@ import typer
 from lockstep.errors import LockstepError
 
 # Each names a module of this package with a function `register(app)`.
-_AREAS = ("core", "lockdiff", "engine", "base", "audit", "patches", "add_ons", "source", "wheels", "ship")
+_AREAS = ("core", "lockdiff", "engine", "base", "audit", "patches", "add_ons", "source", "wheels", "ship", "plans")
 
 
 def build_app() -> typer.Typer:
