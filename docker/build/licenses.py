@@ -8,11 +8,15 @@ they are not given; layers that each write their own NAME share the texts. The r
 are sorted, and no time, owner or order of the disk gets into it. Needs nothing but Python.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
 import re
 import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -21,10 +25,20 @@ LICENSE_FILE = re.compile(r"(?i)(licen[cs]e|copying|notice|copyright|authors|eul
 SITE = re.compile(r"opt/venvs/([^/]+)/lib/python3\.\d+/site-packages\Z")
 
 
-def python_packages(root):
+@dataclass(frozen=True)
+class Package:
+    """One package and its licence files: paths below its dist-info, and the hash of each text."""
+
+    kind: str
+    name: str
+    version: str
+    license: str
+    files: dict[str, str]
+
+
+def python_packages(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield (venv, dist-info folder) for every distribution in every venv, vendored ones too, in a fixed order."""
-    venvs = root / "opt/venvs"
-    for folder, names, _files in os.walk(venvs):
+    for folder, names, _files in os.walk(root / "opt/venvs"):
         names.sort()
         site = Path(folder)
         for name in names:
@@ -35,7 +49,7 @@ def python_packages(root):
                     yield match[1], site / name
 
 
-def license_files(info):
+def license_files(info: Path) -> list[Path]:
     """Return the licence files of a dist-info folder, sorted."""
     inside = info / "licenses"
     found = [path for path in inside.rglob("*") if path.is_file()] if inside.is_dir() else []
@@ -43,7 +57,7 @@ def license_files(info):
     return sorted(set(found))
 
 
-def declared(info):
+def declared(info: Path) -> tuple[str, str, str]:
     """Return name, version and what METADATA says of the licence."""
     path = info / "METADATA"
     headers = HeaderParser().parsestr(path.read_text("utf-8", "replace") if path.is_file() else "")
@@ -56,45 +70,39 @@ def declared(info):
     return headers.get("Name", info.name), headers.get("Version", ""), first
 
 
-def collect(root):
+def collect(root: Path) -> tuple[list[dict[str, object]], dict[str, bytes]]:
     """Return the index and the texts by hash."""
-    texts = {}
+    texts: dict[str, bytes] = {}
 
-    def keep(path):
+    def keep(path: Path) -> str:
         data = path.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
         texts[digest] = data
         return digest
 
-    packages = {}
+    found: dict[tuple[str, str, str, str], tuple[Package, set[str]]] = {}
     for venv, info in python_packages(root):
         name, version, said = declared(info)
         files = {path.relative_to(info).as_posix(): keep(path) for path in license_files(info)}
         key = ("python", name.lower().replace("_", "-"), version, json.dumps(files, sort_keys=True))
-        entry = packages.setdefault(
-            key, {"kind": "python", "name": name, "version": version, "license": said, "files": files, "in": set()}
-        )
-        entry["in"].add(venv)
+        found.setdefault(key, (Package("python", name, version, said, files), set()))[1].add(venv)
     for path in sorted((root / "usr/share/doc").glob("*/copyright")):
         # A documentation folder may be a link to another package's; the text is found through it all the same.
         target = Path(os.path.realpath(path)) if not path.is_symlink() else _inside(root, path)
         if target is not None and target.is_file():
-            files = {"copyright": keep(target)}
-            packages["debian", path.parent.name, "", ""] = {
-                "kind": "debian", "name": path.parent.name, "version": "", "license": "", "files": files, "in": set(),
-            }  # fmt: skip
-    listed = [{**packages[key], "in": sorted(packages[key]["in"])} for key in sorted(packages)]
-    return listed, texts
+            package = Package("debian", path.parent.name, "", "", {"copyright": keep(target)})
+            found["debian", path.parent.name, "", ""] = (package, set())
+    return [{**asdict(found[key][0]), "in": sorted(found[key][1])} for key in sorted(found)], texts
 
 
-def _inside(root, path):
+def _inside(root: Path, path: Path) -> Path | None:
     """Follow an absolute link as the image would, below `root`."""
     target = path.readlink()
     made = root / target.relative_to("/") if target.is_absolute() else path.parent / target
     return made if made.exists() else None
 
 
-def main(arguments):
+def main(arguments: list[str]) -> int:
     """Write the licence folder; return the exit code."""
     if not 1 <= len(arguments) <= 3:
         print(__doc__, file=sys.stderr)
@@ -108,8 +116,8 @@ def main(arguments):
         (out / "texts" / digest).write_bytes(data)
     index = json.dumps({"packages": packages}, indent=1, sort_keys=True, ensure_ascii=False)
     (out / f"{name}.json").write_text(index + "\n", "utf-8")
-    without = [f"{each['name']} {each['version']}" for each in packages if not each["files"]]
-    print(f"{len(packages)} packages, {len(texts)} licence texts, {len(without)} packages without one")
+    without = sum(not each["files"] for each in packages)
+    print(f"{len(packages)} packages, {len(texts)} licence texts, {without} packages without one")
     return 0
 
 

@@ -258,7 +258,7 @@ def open_wheel(wheel: RemoteWheel | Path) -> Iterator[zipfile.ZipFile]:
     source: RangeFile | Path = wheel if isinstance(wheel, Path) else RangeFile(wheel.url, wheel.size)
     where = wheel.name if isinstance(wheel, Path) else wheel.filename
     try:
-        archive = zipfile.ZipFile(source)  # type: ignore[arg-type]
+        archive = zipfile.ZipFile(source)
     except (zipfile.BadZipFile, OSError) as error:
         raise LockstepError(f"is not a wheel: {error}", where=where, fix="download it again") from None
     with archive:
