@@ -14,7 +14,7 @@ TIMEOUT = 600
 """Seconds for one import: vLLM's takes about 30 on a slow disk, and an emulated processor is ten times slower."""
 
 DRIVER = re.compile(
-    r"lib(cuda|nvidia-ml)\.so\.1: cannot open shared object file|Found no NVIDIA driver|no NVIDIA driver"
+    r"Failed to infer device type|lib(cuda|nvidia-ml)\.so\.1: cannot open shared object file|Found no NVIDIA driver|no NVIDIA driver"
 )
 """What a module says that fails only because the machine has no NVIDIA driver (CASES E3)."""
 
@@ -58,6 +58,8 @@ def test_import(host: Host, subject: Subject, venv: str, module: str) -> None:
 
 def test_C5_scripts_run(host: Host, venv: str, script: str) -> None:
     done = host.run("timeout %s /opt/venvs/%s/bin/%s --help", str(TIMEOUT), venv, script)
+    if done.rc and DRIVER.search(done.stderr):
+        pytest.skip("needs an NVIDIA driver")
     assert done.rc == 0, done.stderr[-2000:]
 
 
