@@ -14,7 +14,8 @@ TIMEOUT = 600
 """Seconds for one import: vLLM's takes about 30 on a slow disk, and an emulated processor is ten times slower."""
 
 DRIVER = re.compile(
-    r"Failed to infer device type|lib(cuda|nvidia-ml)\.so\.1: cannot open shared object file|Found no NVIDIA driver|no NVIDIA driver"
+    r"Failed to infer device type|"
+    r"lib(cuda|nvidia-ml)\.so\.1: cannot open shared object file|Found no NVIDIA driver|no NVIDIA driver"
 )
 """What a module says that fails only because the machine has no NVIDIA driver (CASES E3)."""
 
