@@ -283,6 +283,16 @@ def test_truncated_library_is_a_finding(tmp_path: Path) -> None:
     }
 
 
+def test_venv_that_is_still_written_to_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(root: Path, folder: str) -> None:
+        raise FileNotFoundError(2, "No such file or directory", folder)
+
+    venv(tmp_path / "v")
+    monkeypatch.setattr("lockstep.audit.tree._entries", gone)
+    with pytest.raises(LockstepError, match="changes while it is read"):
+        run(tmp_path / "v")
+
+
 def test_what_is_no_venv_is_one_sentence(tmp_path: Path) -> None:
     for path, text in (
         (tmp_path / "none", "does not exist"),

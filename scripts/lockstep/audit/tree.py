@@ -121,25 +121,34 @@ def _walk(root: Path) -> Iterator[tuple[str, Entry]]:
     while folders:
         folder = folders.pop()
         try:
-            found = sorted(os.scandir(root / folder), key=lambda item: item.name)
+            found = sorted(_entries(root, folder), key=lambda pair: pair[0])
+        except FileNotFoundError:
+            raise LockstepError(
+                "changes while it is read", where=str(root / folder), fix="wait until nothing writes to it"
+            ) from None
         except OSError as error:
             raise LockstepError(
                 f"cannot be read ({error.strerror})", where=str(root / folder), fix="audit it as its owner"
             ) from None
-        for item in found:
-            path = f"{folder}/{item.name}" if folder else item.name
-            facts = item.stat(follow_symlinks=False)
-            if item.is_symlink():
-                target = str(Path(item.path).readlink())
-                yield path, Entry("symlink", mode=facts.st_mode & 0o7777, target=target)
-            elif item.is_dir(follow_symlinks=False):
-                yield path, Entry("dir", mode=facts.st_mode & 0o7777)
-                if path not in _NOT_FILES:
-                    folders.append(path)
-            elif stat.S_ISREG(facts.st_mode):
-                yield path, Entry("file", facts.st_size, facts.st_mode & 0o7777)
-            else:
-                yield path, Entry("other", mode=facts.st_mode & 0o7777)
+        for path, entry in found:
+            yield path, entry
+            if entry.kind == "dir" and path not in _NOT_FILES:
+                folders.append(path)
+
+
+def _entries(root: Path, folder: str) -> Iterator[tuple[str, Entry]]:
+    for item in os.scandir(root / folder):
+        path = f"{folder}/{item.name}" if folder else item.name
+        facts = item.stat(follow_symlinks=False)
+        mode = facts.st_mode & 0o7777
+        if item.is_symlink():
+            yield path, Entry("symlink", mode=mode, target=str(Path(item.path).readlink()))
+        elif item.is_dir(follow_symlinks=False):
+            yield path, Entry("dir", mode=mode)
+        elif stat.S_ISREG(facts.st_mode):
+            yield path, Entry("file", facts.st_size, mode)
+        else:
+            yield path, Entry("other", mode=mode)
 
 
 def _read_files(jobs: list[tuple[str, str, int, bool]]) -> list[tuple[str, str, Elf | None, str]]:
