@@ -29,6 +29,7 @@ from lockstep.layers import Layer
 from lockstep.matrix import Matrix
 from lockstep.paths import BUILD, ROOT
 from lockstep.secrets import build_secrets
+from lockstep.stage_parts import split_shared, stage_parts
 
 OCI = BUILD / "oci"
 RECORDS = BUILD / "records"
@@ -108,6 +109,7 @@ def build(
     began = time.monotonic()
     pool = OCI / ".pool"
     target = f"{image}-{arch}"
+    parts = _parts(image, arch, layers, bake_file)
     with build_secrets() as secrets, _network(engine, target) as network:
         words = engine.docker_cmd("buildx", "bake", "--file", bake_file, *network, "--progress", "rawjson")
         words += engine.bake_network(target)
@@ -129,7 +131,7 @@ def build(
     layout = OCI / f"{image}.{arch}"
     digest, size = adopt(pool / target, layout)
     built = Built(image, arch, layout, digest, size, time.monotonic() - began, tuple(follower.steps()))
-    _record(built, layers)
+    _record(built, layers, parts)
     return built
 
 
@@ -239,7 +241,14 @@ def read_record(image: str, arch: Arch) -> dict[str, list[str]]:
     return {"layers": [str(key) for key in data.get("layers", [])]}
 
 
-def _record(built: Built, layers: tuple[Layer, ...]) -> None:
+def _parts(image: str, arch: Arch, layers: tuple[Layer, ...], bake_file: str) -> dict[str, dict[str, str]]:
+    """Return what each layer's stage is built from now, for the record: `make why` compares with it."""
+    folder = ROOT / "images" / image if bake_file == "bake.hcl" else (ROOT / bake_file).parent
+    text = (folder / "Dockerfile").read_text(encoding="utf-8")
+    return stage_parts(text, tuple(layer.name for layer in layers), arch, ROOT)
+
+
+def _record(built: Built, layers: tuple[Layer, ...], parts: dict[str, dict[str, str]]) -> None:
     """Write what was built and how long each step took; a forecast of a bump reads the minutes from here.
 
     A step that came from the cache keeps the seconds of the build that made it.
@@ -247,10 +256,13 @@ def _record(built: Built, layers: tuple[Layer, ...]) -> None:
     path = record_path(built.image, built.arch)
     known: dict[str, float] = json.loads(path.read_text()).get("seconds", {}) if path.is_file() else {}
     seconds = {step.name: round(step.seconds, 1) for step in built.steps if not step.cached}
+    shared, rest = split_shared(parts)
     data = {
         "digest": built.digest,
         "layers": [layer_key(layer) for layer in layers],
         "seconds": dict(sorted((known | seconds).items())),
         "wall": round(built.seconds, 1),
+        "shared": shared,
+        "stages": rest,
     }
     write_text(path, json.dumps(data, indent=1) + "\n")

@@ -27,11 +27,13 @@ compile:
     why: there is no wheel of it anywhere
     source: {sdist_sha256: "SUM"}
     cuda: null
+    imports: [made]
   grown:
     version: "1.0"
     why: there is no wheel of it anywhere
     source: {git: "https://example.invalid/grown.git", commit: "COMMIT"}
     cuda: null
+    imports: [made]
 backends:
   a:
     line: new

@@ -10,7 +10,7 @@ import typer
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (bump,):
+    for command in (bump, why, repro):
         app.command()(command)
 
 
@@ -41,6 +41,78 @@ def bump(
     note(f"{report.cost.seconds:.0f} s, {report.cost.fetched_bytes / 1e6:.1f} MB read besides the resolver's")
     if not report.locked:
         raise typer.Exit(1)
+
+
+def why(
+    layer: Annotated[str, typer.Argument(help="a layer, as `make plan` names it; empty for all of them")] = "",
+    image: Annotated[str, typer.Option(help="an image of versions.yaml")] = "vllm",
+    arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
+) -> None:
+    """Say why a layer would be built again, compared with the last build on this machine."""
+    from rich.markup import escape
+
+    from lockstep.cli.options import known_arch, known_image
+    from lockstep.console import out
+    from lockstep.matrix import load
+    from lockstep.narrow import with_narrowed
+    from lockstep.paths import ROOT
+    from lockstep.why import explain_layer, planned
+
+    matrix = with_narrowed(load(), image)
+    target = known_arch(arch, matrix)
+    known_image(image, matrix)
+    names = [layer] if layer else [item.name for item in planned(matrix, image, target, ROOT)]
+    again = 0
+    for name in names:
+        answer = explain_layer(matrix, image, target, name)
+        again += answer.rebuilt
+        took = f" (its stage took {answer.seconds:.0f} s)" if answer.seconds is not None else ""
+        if not answer.known:
+            out.print(f"{name}: would be built: no build of {image} for {target} is recorded on this machine")
+        elif not answer.reasons:
+            same = (
+                "its wheels are the same (the record holds no more)"
+                if answer.partial
+                else ("nothing that it is made from has changed")
+            )
+            out.print(f"{name}: would not be built again: {same}")
+        else:
+            out.print(f"{name}: would be built again{took}, because:")
+            for reason in answer.reasons:
+                out.print(f"  {escape(reason.sentence())}", soft_wrap=True)
+    if not layer:
+        out.print(f"{again} of {len(names)} layers would be built again")
+
+
+def repro(
+    image: Annotated[str, typer.Argument(help="an image of versions.yaml")],
+    arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
+    times: Annotated[int, typer.Option(help="how many builds to compare")] = 2,
+    load: Annotated[int, typer.Option(help="busy processes beside every second build; -1: one per core")] = -1,
+    base: Annotated[str, typer.Option(help="bootstrap (Debian) or cuda (NVIDIA)")] = "bootstrap",
+) -> None:
+    """Build from nothing several times, everything varied that may vary; exit code 1 where two digests differ."""
+    from lockstep.cli.options import known_arch, known_image
+    from lockstep.console import out, table
+    from lockstep.matrix import load as load_matrix
+    from lockstep.repro import prove
+
+    matrix = load_matrix()
+    known_image(image, matrix)
+    target = known_arch(arch, matrix)
+    proof = prove(image, target, times, load=None if load < 0 else load, base=base)
+    rows = table("build", "digest", "seconds", "varied", right=("seconds",))
+    for item in proof.builds:
+        rows.add_row(str(item.variation.number), item.digest, f"{item.seconds:.0f}", item.variation.told())
+    out.print(rows)
+    for text in proof.fixed:
+        out.print(f"not varied: {text}", markup=False, soft_wrap=True)
+    if proof.same:
+        out.print(f"{len(proof.builds)} builds of {image} for {target}, one digest")
+        return
+    what = proof.difference.sentence() if proof.difference else "the digests differ and nothing below them does"
+    out.print(f"build {len(proof.builds)} differs from build 1: {what}", markup=False, soft_wrap=True)
+    raise typer.Exit(1)
 
 
 def _shown(path: Path) -> str:
