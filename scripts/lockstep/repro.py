@@ -27,8 +27,8 @@ from lockstep.layerdiff import Difference, first_difference
 from lockstep.paths import ROOT
 from lockstep.ship.layout import Layout
 
-_LEFT = (".git", ".venv", "build", "wheels", ".mypy_cache", ".ruff_cache", ".pytest_cache", "__pycache__")
-"""What a build does not read, or (wheels/) reads where it is."""
+_LEFT = (".git", ".venv", "build", "wheels", ".mypy_cache", ".ruff_cache", ".pytest_cache")
+"""What a build does not read, or (wheels/) reads where it is; at the top of the checkout alone."""
 _LOCALES = ("C.UTF-8", "POSIX", "de_DE.UTF-8", "tr_TR.UTF-8")
 _ZONES = ("UTC", "Asia/Kathmandu", "America/St_Johns", "Pacific/Kiritimati")
 _UMASKS = (0o022, 0o077, 0o002, 0o027)
@@ -182,7 +182,7 @@ def _run(words: Sequence[str], env: dict[str, str]) -> str:
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         said = [line for line in done.stderr.strip().splitlines() if line]
-        raise LockstepError(f"the build failed: {' '.join(said[-12:])}", fix=f"try `make image` with {words[-5]}")
+        raise LockstepError(f"the build failed: {' '.join(said[-12:])}", fix="see whether `make image` builds it")
     return done.stdout
 
 
@@ -198,7 +198,7 @@ def _checkout(target: Path, variation: Variation) -> None:
     rng = random.Random(variation.seed)
     target.mkdir(parents=True)
     for folder, names, files in os.walk(ROOT):
-        names[:] = [name for name in names if name not in _LEFT]
+        names[:] = [name for name in names if name != "__pycache__" and (folder != str(ROOT) or name not in _LEFT)]
         here = target / Path(folder).relative_to(ROOT)
         here.mkdir(exist_ok=True)
         rng.shuffle(files)
