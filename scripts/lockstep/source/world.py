@@ -258,6 +258,8 @@ class World:
             return []
         if not self.is_ours(star.module) and self.module(star.module) is None:
             return [] if star.module.split(".", 1)[0] in {"typing", "ctypes", "__future__"} else [UNKNOWN]
+        if star.module in self._files and not self._may_have(star.module, name):
+            return []
         loaded = self.module(star.module)
         if loaded is None:
             return [UNKNOWN] if self.exists(star.module) else []
@@ -266,6 +268,21 @@ class World:
         if loaded.exported is None and name.startswith("_"):
             return []
         return list(self.resolve(loaded, name))
+
+    def _may_have(self, module: str, name: str) -> bool:
+        """A look at a file's text that saves parsing it: transformers takes names over with `*` from 2,000 modules."""
+        text = self.text(module)
+        more = (
+            b"import *",
+            b"globals()",
+            b"__getattr__",
+            b"sys.modules",
+            b"exec(",
+            b"__dict__",
+            b"vars()",
+            b"locals()",
+        )
+        return name.encode() in text or module in self._compiled or any(word in text for word in more)
 
     def _lazy(self, module: Module, getter: Function, name: str) -> list[Value]:
         """Return what a module's `__getattr__` may answer for a name: from its tables of names, or UNKNOWN."""
