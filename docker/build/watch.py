@@ -93,6 +93,9 @@ class Watch:
 
     def _progress(self) -> None:
         self._spoke = time.monotonic()
+        if not self._files and not self.compiled:
+            self._say(f"the build system is preparing; memory {gib(self.now)} now")
+            return
         done = len({item["source"] for item in self.compiled if item["code"] == 0})
         fresh = [item for item in self.compiled if item["cache"] != "hit"]
         total = max(len(self._files), done)
