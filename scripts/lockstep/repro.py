@@ -162,7 +162,7 @@ def _build(image: str, arch: Arch, base: str, variation: Variation, folder: Path
     with ExitStack() as stack:
         old = os.umask(variation.umask)
         try:
-            _checkout(checkout, variation)
+            copy_checkout(checkout, variation)
             if private and variation.cpus:
                 stack.enter_context(_fewer_cpus(variation.cpus))
             stack.enter_context(_busy(variation.load))
@@ -193,7 +193,7 @@ def _with_hostname(words: list[str], hostname: str) -> list[str]:
     return ["unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname; exec "$@"', hostname, *words]
 
 
-def _checkout(target: Path, variation: Variation) -> None:
+def copy_checkout(target: Path, variation: Variation) -> None:
     """Copy what a build reads, in an order, with times, modes and an owner of this variation's own."""
     rng = random.Random(variation.seed)
     target.mkdir(parents=True)

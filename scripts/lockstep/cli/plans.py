@@ -10,7 +10,7 @@ import typer
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (bump, why, repro):
+    for command in (bump, why, repro, bench):
         app.command()(command)
 
 
@@ -113,6 +113,27 @@ def repro(
     what = proof.difference.sentence() if proof.difference else "the digests differ and nothing below them does"
     out.print(f"build {len(proof.builds)} differs from build 1: {what}", markup=False, soft_wrap=True)
     raise typer.Exit(1)
+
+
+def bench(
+    image: Annotated[str, typer.Argument(help="an image of versions.yaml")],
+    arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
+    out_path: Annotated[Path | None, typer.Option("--out", help="the file; docs/bench.md by default")] = None,
+) -> None:
+    """Measure an image beside its peers and write docs/bench.md; nothing fails for a bar that is missed."""
+    from lockstep.bench import as_markdown, write_bench
+    from lockstep.bench import bench as measure
+    from lockstep.cli.options import known_arch, known_image
+    from lockstep.console import out
+    from lockstep.matrix import load
+    from lockstep.paths import ROOT
+
+    matrix = load()
+    known_image(image, matrix)
+    found = measure(matrix, image, known_arch(arch, matrix))
+    path = write_bench(found, out_path or ROOT / "docs" / "bench.md")
+    out.print(as_markdown(found), markup=False, soft_wrap=True)
+    out.print(f"written to {_shown(path)}")
 
 
 def _shown(path: Path) -> str:
