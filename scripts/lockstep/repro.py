@@ -118,6 +118,7 @@ def prove(image: str, arch: Arch, times: int, *, load: int | None = None, base: 
     cores = os.cpu_count() or 1
     root = os.geteuid() == 0
     engine = ensure_engine()
+    (ROOT / "build").mkdir(exist_ok=True)
     builds: list[Built] = []
     difference = None
     with tempfile.TemporaryDirectory(prefix="lockstep-repro-", dir=ROOT / "build") as text:
