@@ -42,7 +42,8 @@ def as_markdown(report: Report) -> str:
 def _summary(report: Report) -> str:
     lines = []
     if report.locked:
-        lines.append(f"- It can be locked: {', '.join(report.backends)}.")
+        done = "It can be locked" if report.dry_run else "It is locked"
+        lines.append(f"- {done}: {', '.join(report.backends)}.")
         if report.dry_run:
             lines.append("- Nothing was written to the checkout (DRY_RUN=1).")
     else:
@@ -54,7 +55,8 @@ def _summary(report: Report) -> str:
         lines.append("- Everything below is a **what-if**: the lines' pins moved as the new wheel asks.")
     blocked = {block.what for block in report.blocks}
     faults = [text for text in report.faults if text not in blocked]
-    lines.append(f"- {_count(len(faults), 'finding')} to settle before a build" + (":" if faults else "."))
+    found = _count(len(faults), "finding")
+    lines.append(f"- {found[0].upper()}{found[1:]} to settle before a build" + (":" if faults else "."))
     lines += [f"  - {_md(text)}" for text in faults]
     for text in report.left:
         lines.append(f"- Left as it is: {text}.")
