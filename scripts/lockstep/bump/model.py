@@ -206,7 +206,7 @@ class Report(Row):
         found += [f"{row.package} is older than before in {row.backend}" for row in self.moves if _backwards(row)]
         found += [row.what for row in (*self.findings, *self.abi) if row.level == "fail" and not row.known]
         found += [f"patch {row.id} on {row.package} {row.version}: {row.state}" for row in self.patches if row.stops]
-        found += [f"{row.tree}/{row.path}:{row.line}: {row.what}" for row in self.sources if not row.note]
+        found += [f"{row.tree.rstrip('/')}/{row.path}:{row.line}: {row.what}" for row in self.sources if not row.note]
         return found
 
 

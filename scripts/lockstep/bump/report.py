@@ -185,7 +185,12 @@ def _sources(report: Report) -> str:
     if why := report.not_computed.get("sources"):
         return _section("Downstream sources", f"Not computed: {why}.")
     rows = [
-        (f"{row.tree}/{row.path}:{row.line}", row.kind + (" (note)" if row.note else ""), _md(row.what), _md(row.fix))
+        (
+            f"{row.tree.rstrip('/')}/{row.path}:{row.line}",
+            row.kind + (" (note)" if row.note else ""),
+            _md(row.what),
+            _md(row.fix),
+        )
         for row in sorted(report.sources, key=lambda item: item.note)
     ]
     said = f"{report.coverage.get('sources', '')}."

@@ -109,8 +109,9 @@ def _package(matrix: Matrix, request: Request) -> str:
             where="versions.yaml",
             fix=f"name one of {', '.join(matrix.backends)}",
         )
-    if not request.package and not request.backend:
-        raise LockstepError("nothing to bump is named", fix="say BACKEND= or PACKAGE=, and TO=")
+    if not (request.package or request.backend) or not request.to:
+        what = "nothing to bump is named" if request.to else "no version to move to is named"
+        raise LockstepError(what, fix="say BACKEND= or PACKAGE=, and TO=")
     return canonicalize_name(request.package) or main_package(matrix, request.backend)
 
 
