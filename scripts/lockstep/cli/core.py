@@ -57,9 +57,9 @@ def plan(
     from lockstep.layers import plan as plan_layers
     from lockstep.lock import read_lock
     from lockstep.matrix import load
-    from lockstep.narrow import narrow, parse_backends
+    from lockstep.narrow import narrow, parse_backends, with_narrowed
 
-    matrix = load()
+    matrix = with_narrowed(load(), image)
     target = known_arch(arch, matrix)
     known_image(image, matrix)
     matrix, image = narrow(matrix, image, parse_backends(backends))
@@ -141,11 +141,11 @@ def probe(
     from lockstep.cli.options import known_arch, known_image
     from lockstep.console import out
     from lockstep.matrix import load
-    from lockstep.narrow import narrow, parse_backends
+    from lockstep.narrow import narrow, parse_backends, with_narrowed
     from lockstep.paths import ROOT
     from lockstep.probe import probe as probe_image
 
-    matrix = load()
+    matrix = with_narrowed(load(), name)
     known_image(name, matrix)
     matrix, name = narrow(matrix, name, parse_backends(backends))
     record = probe_image(matrix, name, known_arch(arch, matrix), select)
