@@ -69,7 +69,7 @@ base: setup ## make the base's root file systems for ARCH
 audit: setup ## look for faults inside IMAGE for ARCH, or inside AT=<venv, root, layout, tar or lock>; runs nothing of it
 	@$(LOCKSTEP) audit $(or $(AT),build/oci/$(IMAGE).$(ARCH))
 diff: setup ## say what changed from image A=… to image B=… (layouts, tars or references)
-	@$(LOCKSTEP) diff $(A) $(B)
+	@$(LOCKSTEP) diff $(A) $(B) --arch $(ARCH)
 explain: setup ## say who holds package PKG=… where it is in BACKEND=…
 	@$(LOCKSTEP) explain $(PKG) --backend $(BACKEND) --arch $(ARCH)
 

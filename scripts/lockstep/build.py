@@ -11,10 +11,8 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +26,7 @@ from lockstep.files import write_text
 from lockstep.layers import Layer
 from lockstep.matrix import Matrix
 from lockstep.paths import BUILD, ROOT
+from lockstep.run import run
 from lockstep.secrets import build_secrets
 from lockstep.stage_parts import split_shared, stage_parts
 
@@ -110,8 +109,8 @@ def build(
     pool = OCI / ".pool"
     target = f"{image}-{arch}"
     parts = _parts(image, arch, layers, bake_file)
-    with build_secrets() as secrets, _network(engine, target) as network:
-        words = engine.docker_cmd("buildx", "bake", "--file", bake_file, *network, "--progress", "rawjson")
+    with build_secrets() as secrets:
+        words = engine.docker_cmd("buildx", "bake", "--file", bake_file, "--progress", "rawjson")
         words += engine.bake_network(target)
         words += ["--no-cache"] if options.no_cache else []
         words += ["--set", f"{target}.output={_output(pool / target, options)}"]
@@ -131,31 +130,21 @@ def build(
     layout = OCI / f"{image}.{arch}"
     digest, size = adopt(pool / target, layout)
     built = Built(image, arch, layout, digest, size, time.monotonic() - began, tuple(follower.steps()))
-    _record(built, layers, parts)
+    _record(built, layers, parts, {"base": options.base, "builder": _builder(engine)})
     return built
 
 
-@contextmanager
-def _network(engine: Engine, target: str) -> Iterator[list[str]]:
-    """Yield bake's words that give a target's RUN steps the network mode that the engine needs.
-
-    The private engine has no bridge. Its buildx, 0.13.1, reads `network` in Compose files but not in HCL, so the mode
-    comes as a Compose file of one line, which bake merges into the target of the same name.
-    """
-    if engine.build_network == "default":
-        yield []
-        return
-    build = {"context": ".", "network": engine.build_network}
-    with tempfile.NamedTemporaryFile("w", prefix="lockstep-", suffix=".yaml", encoding="utf-8") as stream:
-        json.dump({"services": {target: {"build": build}}}, stream)
-        stream.flush()
-        yield ["--file", stream.name]
+def _builder(engine: Engine) -> dict[str, str]:
+    """Return the versions of what built an image, for its provenance."""
+    docker = run(engine.docker_cmd("version", "--format", "{{.Server.Version}}"), env=engine.env).strip()
+    return {"buildx": run(engine.docker_cmd("buildx", "version"), env=engine.env).split()[1], "docker": docker}
 
 
 def _output(destination: Path, options: Options) -> str:
-    level = "1" if options.compression == "zstd" else "6"
+    """Return the exporter's words. gzip is for old clients, so it comes with Docker's media types (CASES B1, B11)."""
+    level, oci = ("1", "true") if options.compression == "zstd" else ("6", "false")
     return (
-        f"type=oci,tar=false,dest={destination},oci-mediatypes=true,"
+        f"type=oci,tar=false,dest={destination},oci-mediatypes={oci},"
         f"compression={options.compression},compression-level={level},force-compression=true"
     )
 
@@ -248,7 +237,9 @@ def _parts(image: str, arch: Arch, layers: tuple[Layer, ...], bake_file: str) ->
     return stage_parts(text, tuple(layer.name for layer in layers), arch, ROOT)
 
 
-def _record(built: Built, layers: tuple[Layer, ...], parts: dict[str, dict[str, str]]) -> None:
+def _record(
+    built: Built, layers: tuple[Layer, ...], parts: dict[str, dict[str, str]], made_by: dict[str, object]
+) -> None:
     """Write what was built and how long each step took; a forecast of a bump reads the minutes from here.
 
     A step that came from the cache keeps the seconds of the build that made it.
@@ -258,6 +249,7 @@ def _record(built: Built, layers: tuple[Layer, ...], parts: dict[str, dict[str, 
     seconds = {step.name: round(step.seconds, 1) for step in built.steps if not step.cached}
     shared, rest = split_shared(parts)
     data = {
+        **made_by,
         "digest": built.digest,
         "layers": [layer_key(layer) for layer in layers],
         "seconds": dict(sorted((known | seconds).items())),
