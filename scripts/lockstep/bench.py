@@ -83,6 +83,8 @@ def bench(matrix: Matrix, image: str, arch: Arch, folder: Path | None = None) ->
         _bump(found, matrix, image, arch, work)
         _bytes(found, matrix, locks, work)
         _render(found)
+        for name in ("cache", "plain"):  # gigabytes that the unpacked tree may need
+            shutil.rmtree(work / name)
         _squash(found, matrix, work)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -174,6 +176,7 @@ def _bump(found: Bench, matrix: Matrix, image: str, arch: Arch, work: Path) -> N
     found.add(Measure("one small package in another version", seconds, None, "s", said, 30.0))
     changed = float(len(set(after) - set(before)))
     found.add(Measure("layer digests that it changes", changed, None, "", f"of {len(after)}", 1.0))
+    shutil.rmtree(checkout)
     _lockstep("image", image, "--arch", arch.value)  # the engine's name for the image is the real one again
 
 
