@@ -106,7 +106,7 @@ def compress(tree: Path, target: Path) -> None:
 @dataclass(frozen=True)
 class LayerBytes:
     """Bytes of an image's layers. files: of regular files unpacked, each inode once; pyc: those of bytecode above the
-    base; base: those of the lowest layer; packed: as stored."""
+    base; base: those of the lowest layer; packed: as stored, without the lowest layer."""
 
     files: int
     pyc: int
@@ -128,7 +128,7 @@ def layer_bytes(image: OciImage) -> LayerBytes:
                     base += entry.size
                 elif entry.path.endswith(b".pyc"):
                     pyc += entry.size
-    return LayerBytes(files, pyc, base, sum(layer.size for layer in image.layers))
+    return LayerBytes(files, pyc, base, sum(layer.size for layer in image.layers[1:]))
 
 
 def unpack(image: OciImage, target: Path) -> None:

@@ -53,7 +53,7 @@ def test_the_page_keeps_the_tables_of_other_images(tmp_path: Path) -> None:
 
     def found(image: str, ours: float) -> bench.Bench:
         made = bench.Bench(image, Arch.X86_64, loads=[0.1])
-        made.measures.append(bench.Measure("cold build", ours, 10.0, "s", "uv and zstd", 1.5))
+        made.measures.append(bench.Measure("cold build", ours, 10.0, "s", "uv, tar | zstd", 1.5))
         made.measures.append(bench.Measure("no-op", 2.0, None, "s", "best of 2", 5.0))
         return made
 
@@ -63,7 +63,7 @@ def test_the_page_keeps_the_tables_of_other_images(tmp_path: Path) -> None:
     text = page.read_text()
     assert text.count("# Measured") == 1
     assert text.index("## smoke on x86_64") < text.index("## vllm on x86_64")
-    assert "| cold build | 12.0 s | 10.0 s | 1.20 | 1.5 (met) | uv and zstd |" in text
-    assert "| cold build | 17.0 s | 10.0 s | 1.70 | 1.5 (**missed**) | uv and zstd |" in text
+    assert "| cold build | 12.0 s | 10.0 s | 1.20 | 1.5 (met) | uv, tar \\| zstd |" in text
+    assert "| cold build | 17.0 s | 10.0 s | 1.70 | 1.5 (**missed**) | uv, tar \\| zstd |" in text
     assert "16.0 s" not in text
     assert "| no-op | 2.00 s |  |  | 5 (met) | best of 2 |" in text
