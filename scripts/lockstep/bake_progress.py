@@ -133,6 +133,14 @@ class Follower:
                 found.append(Step("export", vertex.seconds, vertex.cached, False))
         return found
 
+    def cache_faults(self) -> list[str]:
+        """Return what went wrong with reading or writing a BuildKit cache; the image is there all the same."""
+        return [
+            f"{vertex.name}: {vertex.error.splitlines()[-1][:200]}"
+            for vertex in self._vertices.values()
+            if vertex.error and vertex.name.startswith(("importing cache", "exporting cache"))
+        ]
+
     def failure(self) -> str:
         """Return what the first failed step said, or bake's own last lines; empty where there is neither."""
         for key, vertex in self._vertices.items():

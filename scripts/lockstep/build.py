@@ -19,6 +19,7 @@ from pathlib import Path
 from lockstep.arch import Arch, host_arch
 from lockstep.bake_progress import Follower, Step
 from lockstep.base import Role, make_bases
+from lockstep.console import warn
 from lockstep.disk import require_disk
 from lockstep.engine import Engine
 from lockstep.errors import LockstepError
@@ -127,6 +128,8 @@ def build(
             DOCKER_BUILDKIT="1",
         )
         follower = _bake(words, env, len(layers))
+    for fault in follower.cache_faults():
+        warn(f"{fault}; the image does not depend on it")
     layout = OCI / f"{image}.{arch}"
     digest, size = adopt(pool / target, layout)
     built = Built(image, arch, layout, digest, size, time.monotonic() - began, tuple(follower.steps()))
