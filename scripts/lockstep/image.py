@@ -65,7 +65,8 @@ def report(built: Built) -> None:
         result.add_row(step.name, f"{step.seconds:.1f}", "")
     layers = [step for step in built.steps if step.layer]
     cached = sum(step.cached for step in layers)
-    result.add_row(f"{cached} of {len(layers)} layers", "", "yes")
+    # BuildKit does not even name the steps of a layer whose result it already has as a whole.
+    result.add_row(f"{cached} of {len(layers)} layers" if layers else "every layer", "", "yes")
     out.print(result)
     out.print(f"image   {reference(built.image, built.arch)}")
     out.print(f"digest  {built.digest}")

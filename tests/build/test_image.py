@@ -73,7 +73,7 @@ def test_D2_warm_and_cold_elsewhere_under_load_give_one_digest(smoke: Checkout, 
 def test_a_second_build_takes_every_layer_from_the_cache(smoke: Checkout) -> None:
     """F2: nothing is downloaded, because no step that could download runs."""
     said = smoke.ok("image", "smoke")
-    assert "4 of 4 layers" in said
+    assert "4 of 4 layers" in said or "every layer" in said
 
 
 def test_a_new_version_of_one_package_changes_exactly_one_layer(smoke: Checkout, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_C6_a_proxy_neither_busts_the_cache_nor_stays(tmp_path: Path, uv_wheel: 
         digest = there.digest("tiny")
         proxy = index.url.removesuffix("/simple/")
         said = there.ok("image", "tiny", env={"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy})
-    assert "2 of 2 layers" in said
+    assert "2 of 2 layers" in said or "every layer" in said
     assert there.digest("tiny") == digest
     assert "proxy" not in _inside("tiny", "env").lower()
 
