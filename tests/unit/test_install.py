@@ -15,6 +15,7 @@ import pytest
 EPOCH = 1767225600
 PYC = Path(pyc.__file__)
 
+
 def _tree(root: Path) -> Path:
     """Real files, because few show the effect: CPython 3.11 writes other bytes for ftplib after a copy of itself."""
     (root / "pkg").mkdir(parents=True, exist_ok=True)
