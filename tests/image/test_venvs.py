@@ -10,6 +10,7 @@ from testinfra.host import Host
 
 from image.subject import Subject
 
+ENTRY = "/opt/lockstep/entrypoint"
 TIMEOUT = 600
 """Seconds for one import: vLLM's takes about 30 on a slow disk, and an emulated processor is ten times slower."""
 
@@ -43,7 +44,8 @@ def test_A7_versions_are_exactly_those_of_the_lock(host: Host, subject: Subject,
 
 def test_import(host: Host, subject: Subject, venv: str, module: str) -> None:
     """B5 and B2: as root, and as a user on a read-only file system without network."""
-    done = host.run("timeout %s %s -c %s", str(TIMEOUT), python(venv), f"import {module}")
+    command = f"{ENTRY} timeout {TIMEOUT} {python(venv)} -c %s"
+    done = host.run(command, f"import {module}")
     said = done.stderr.strip()
     key = f"{venv}:{module}"
     if done.rc == 0:
@@ -58,7 +60,7 @@ def test_import(host: Host, subject: Subject, venv: str, module: str) -> None:
 
 
 def test_C5_scripts_run(host: Host, venv: str, script: str) -> None:
-    done = host.run("timeout %s /opt/venvs/%s/bin/%s --help", str(TIMEOUT), venv, script)
+    done = host.run(f"{ENTRY} timeout {TIMEOUT} /opt/venvs/%s/bin/%s --help", venv, script)
     if done.rc and DRIVER.search(done.stderr):
         pytest.skip("needs an NVIDIA driver")
     assert done.rc == 0, done.stderr[-2000:]

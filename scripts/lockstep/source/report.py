@@ -108,13 +108,17 @@ class SourceReport:
                 out.print(rows)
                 out.print()
         for item, why in self.accepted:
-            out.print(f"accepted: {item.path}:{item.line} {item.kind} {item.symbol}: {why}", markup=False)
+            out.print(
+                f"accepted: {item.path}:{item.line} {item.kind} {item.symbol}: {why}", markup=False, soft_wrap=True
+            )
         counts = Counter(item.kind for item in self.new)
         told = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind]) or "nothing found"
         known = f"; {len(self.known)} were there at {self.frm}" if self.frm else ""
         looked = ", ".join(f"{number} {name}" for name, number in sorted(self.checked.items()))
-        out.print(f"{self.package} {self.to}: {told}{known}", markup=False)
-        out.print(f"{self.using} of {self.files} files use it: {looked or 'nothing of it'}", markup=False)
+        out.print(f"{self.package} {self.to}: {told}{known}", markup=False, soft_wrap=True)
+        out.print(
+            f"{self.using} of {self.files} files use it: {looked or 'nothing of it'}", markup=False, soft_wrap=True
+        )
         if self.skipped:
             out.print(
                 f"not judged: {', '.join(f'{n} {what}' for what, n in sorted(self.skipped.items()))}", markup=False
