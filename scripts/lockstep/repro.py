@@ -123,9 +123,12 @@ def prove(image: str, arch: Arch, times: int, *, load: int | None = None, base: 
     difference = None
     with tempfile.TemporaryDirectory(prefix="lockstep-repro-", dir=ROOT / "build") as text:
         os.chmod(text, 0o755)  # noqa: PTH101 - the checkout in it may belong to somebody else
+        # One snapshot for all: an edit of the checkout while this runs must not look like a difference.
+        source = Path(text) / "source"
+        snapshot(source)
         for variation in variations(times, cores if load is None else load, cores, root=root):
             note(f"build {variation.number} of {times}: {variation.told()}")
-            builds.append(_build(image, arch, base, variation, Path(text), private=engine.private))
+            builds.append(_build(image, arch, base, variation, Path(text), source, private=engine.private))
             note(f"  {builds[-1].digest} in {builds[-1].seconds:.0f} s")
             if builds[-1].digest != builds[0].digest:
                 one, two = (Layout(item.layout).image(arch) for item in (builds[0], builds[-1]))
@@ -145,7 +148,9 @@ def _fixed(private: bool, *, root: bool) -> Iterator[str]:
         yield "host name and owner of the checkout: that takes root"
 
 
-def _build(image: str, arch: Arch, base: str, variation: Variation, folder: Path, *, private: bool) -> Built:
+def _build(
+    image: str, arch: Arch, base: str, variation: Variation, folder: Path, source: Path, *, private: bool
+) -> Built:
     top = folder / f"build-{variation.number}"
     checkout = top / variation.folder
     env = {
@@ -163,7 +168,7 @@ def _build(image: str, arch: Arch, base: str, variation: Variation, folder: Path
     with ExitStack() as stack:
         old = os.umask(variation.umask)
         try:
-            copy_checkout(checkout, variation)
+            copy_checkout(checkout, variation, source)
             if private and variation.cpus:
                 stack.enter_context(_fewer_cpus(variation.cpus))
             stack.enter_context(_busy(variation.load))
@@ -194,13 +199,26 @@ def _with_hostname(words: list[str], hostname: str) -> list[str]:
     return ["unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname; exec "$@"', hostname, *words]
 
 
-def copy_checkout(target: Path, variation: Variation) -> None:
+def snapshot(target: Path) -> None:
+    """Copy what a build reads of the checkout; wheels are linked, as they never change."""
+
+    def left(folder: str, names: list[str]) -> set[str]:
+        return {name for name in names if name == "__pycache__" or (Path(folder) == ROOT and name in _LEFT)}
+
+    shutil.copytree(ROOT, target, symlinks=True, ignore=left)
+    if (ROOT / "wheels").is_dir():
+        shutil.copytree(ROOT / "wheels", target / "wheels", copy_function=os.link, symlinks=True)
+
+
+def copy_checkout(target: Path, variation: Variation, source_root: Path = ROOT) -> None:
     """Copy what a build reads, in an order, with times, modes and an owner of this variation's own."""
     rng = random.Random(variation.seed)
     target.mkdir(parents=True)
-    for folder, names, files in os.walk(ROOT):
-        names[:] = [name for name in names if name != "__pycache__" and (folder != str(ROOT) or name not in _LEFT)]
-        here = target / Path(folder).relative_to(ROOT)
+    for folder, names, files in os.walk(source_root):
+        names[:] = [
+            name for name in names if name != "__pycache__" and (folder != str(source_root) or name not in _LEFT)
+        ]
+        here = target / Path(folder).relative_to(source_root)
         here.mkdir(exist_ok=True)
         rng.shuffle(files)
         for name in files:
@@ -214,8 +232,8 @@ def copy_checkout(target: Path, variation: Variation) -> None:
                 (here / name).chmod(0o777 & ~variation.umask)
             moment = time.time() - rng.randrange(10_000_000)
             os.utime(here / name, (moment, moment))
-    if (ROOT / "wheels").is_dir():
-        shutil.copytree(ROOT / "wheels", target / "wheels", copy_function=os.link, symlinks=True)
+    if (source_root / "wheels").is_dir():
+        shutil.copytree(source_root / "wheels", target / "wheels", copy_function=os.link, symlinks=True)
     if variation.owner != os.getuid():
         for folder, names, files in os.walk(target):
             for name in (*names, *files):

@@ -47,11 +47,13 @@ def test_a_checkout_has_what_a_build_reads_and_modes_of_its_own(
     (root / "wheels").mkdir()
     (root / "wheels" / "w.whl").write_text("kept where it is")
     monkeypatch.setattr(repro, "ROOT", root)
+    repro.snapshot(tmp_path / "source")
+    (root / "versions.yaml").write_text("edited while the proof runs")
     (variation,) = repro.variations(1, load=0, cores=1, root=False)
     narrow = repro.Variation(**{**variation.__dict__, "umask": 0o077})
     old = os.umask(0o077)
     try:
-        repro.copy_checkout(tmp_path / "copy", narrow)
+        repro.copy_checkout(tmp_path / "copy", narrow, tmp_path / "source")
     finally:
         os.umask(old)
     copied = {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*") if path.is_file()}
@@ -59,6 +61,7 @@ def test_a_checkout_has_what_a_build_reads_and_modes_of_its_own(
     assert (tmp_path / "copy/versions.yaml").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "copy/docker/image/entrypoint").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "copy/versions.yaml").stat().st_mtime < time.time() - 1
+    assert (tmp_path / "copy/versions.yaml").read_text() == "versions.yaml"
     assert (tmp_path / "copy/wheels/w.whl").samefile(root / "wheels/w.whl")
 
 
