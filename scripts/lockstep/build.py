@@ -27,12 +27,12 @@ from lockstep.files import write_text
 from lockstep.layers import Layer
 from lockstep.matrix import Matrix
 from lockstep.paths import BUILD, ROOT
+from lockstep.record import last_record, record_path
 from lockstep.run import run
 from lockstep.secrets import build_secrets
 from lockstep.stage_parts import split_shared, stage_parts
 
 OCI = BUILD / "oci"
-RECORDS = BUILD / "records"
 
 # Measured on the vLLM image: per compressed byte of wheels, the bytes that a cold build writes at its peak: unpacked
 # in the stage, copied by COPY, compressed in the engine's store and once more in the layout.
@@ -86,7 +86,8 @@ def prepare_bases(matrix: Matrix, arch: Arch, base: str) -> None:
 
 def require_room(layers: tuple[Layer, ...], image: str, arch: Arch) -> None:
     """Refuse to start a build that the disk cannot hold. Layers that the last build recorded are taken as cached."""
-    known = set(read_record(image, arch).get("layers", []))
+    record = last_record(image, arch)
+    known = set(record.layers) if record else set()
     new = sum(layer.size for layer in layers if layer_key(layer) not in known)
     require_disk(ROOT, int(new * _BYTES_PER_WHEEL_BYTE), f"building image {image} for {arch}")
 
@@ -219,20 +220,6 @@ def _blob(layout: Path, digest: str) -> Path:
     return layout / "blobs" / Path(*digest.split(":", 1))
 
 
-def record_path(image: str, arch: Arch) -> Path:
-    """Return where the record of an image's last build lies."""
-    return RECORDS / f"{image}.{arch}.json"
-
-
-def read_record(image: str, arch: Arch) -> dict[str, list[str]]:
-    """Return the last build's record: its layer keys, empty where there is none."""
-    path = record_path(image, arch)
-    if not path.is_file():
-        return {}
-    data = json.loads(path.read_text())
-    return {"layers": [str(key) for key in data.get("layers", [])]}
-
-
 def _parts(image: str, arch: Arch, layers: tuple[Layer, ...], bake_file: str) -> dict[str, dict[str, str]]:
     """Return what each layer's stage is built from now, for the record: `make why` compares with it."""
     folder = ROOT / "images" / image if bake_file == "bake.hcl" else (ROOT / bake_file).parent
@@ -248,7 +235,8 @@ def _record(
     A step that came from the cache keeps the seconds of the build that made it.
     """
     path = record_path(built.image, built.arch)
-    known: dict[str, float] = json.loads(path.read_text()).get("seconds", {}) if path.is_file() else {}
+    record = last_record(built.image, built.arch)
+    known = record.seconds if record else {}
     seconds = {step.name: round(step.seconds, 1) for step in built.steps if not step.cached}
     shared, rest = split_shared(parts)
     data = {

@@ -9,8 +9,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lockstep.arch import Arch
-from lockstep.build import record_path
 from lockstep.layers import Layer
+from lockstep.paths import BUILD
+
+RECORDS = BUILD / "records"
 
 
 class Record(BaseModel):
@@ -37,6 +39,11 @@ class Record(BaseModel):
             scale = layer.size / size_before if size_before and layer.size else 1.0
             return took * scale, "its last build" if scale == 1.0 else "its last build, by size"
         return None, "it has never been built here"
+
+
+def record_path(image: str, arch: Arch) -> Path:
+    """Return where the record of an image's last build lies."""
+    return RECORDS / f"{image}.{arch}.json"
 
 
 def last_record(image: str, arch: Arch, path: Path | None = None) -> Record | None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.arch import Arch
-from lockstep.build import layer_key, record_path
+from lockstep.build import layer_key
 from lockstep.errors import LockstepError
 from lockstep.layers import Layer, plan
 from lockstep.lock import read_lock
 from lockstep.matrix import Matrix
 from lockstep.paths import ROOT
-from lockstep.record import Record, last_record
+from lockstep.record import Record, last_record, record_path
 from lockstep.render import render, render_narrowed
 from lockstep.stage_parts import stage_parts
 
