@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.runtime_wheel import build
-from lockstep_runtime import checkpoint, ipc
+from lockstep.runtime_wheel import SOURCE, build
+from lockstep_runtime import HOOKS, checkpoint, ipc
 
 PAYLOAD = bytes(range(64))
 
@@ -189,9 +191,8 @@ NEWER = 'b"\\x03c" + bytes(64)'
 def test_the_hook_runs_when_torch_is_imported_and_not_before(venv: Path) -> None:
     code = f"""
     import sys
-    before = sorted(name for name in sys.modules if name.startswith("lockstep_runtime"))
     import json, http.client  # what has nothing to do with torch
-    assert before == sorted(name for name in sys.modules if name.startswith("lockstep_runtime")) == ["lockstep_runtime"]
+    assert not [name for name in sys.modules if name.startswith("lockstep_runtime")]
     import torch
     print(torch.UntypedStorage._new_shared_cuda(0, {NEWER})[0])
     """
@@ -205,7 +206,23 @@ def test_nothing_that_start_up_does_not_load_anyway_is_imported(venv: Path) -> N
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
     without = set(_python(bare, code).strip("[]").split(", "))
     # encodings.utf_8_sig: since Python 3.13 the interpreter decodes every .pth file with it.
-    assert with_package - without <= {"'lockstep_runtime'", "'encodings.utf_8_sig'"}
+    assert with_package - without <= {"'encodings.utf_8_sig'"}
+
+
+def test_the_switch_and_the_package_name_the_same_modules() -> None:
+    switch = (SOURCE / "src" / "lockstep_runtime.pth").read_text()
+    (names,) = re.findall(r"if name in (\(.*?\)) else", switch)
+    assert set(ast.literal_eval(names)) == set(HOOKS)
+
+
+def test_a_switch_that_is_read_twice_lays_one_finder(venv: Path) -> None:
+    # Python 3.11 reads the .pth files of a venv twice by itself.
+    code = """
+    import site, sys
+    site.addsitedir(next(path for path in sys.path if path.endswith("site-packages")), set())
+    print(len([finder for finder in sys.meta_path if hasattr(finder, "lockstep_runtime")]))
+    """
+    assert _python(venv, code) == "1"
 
 
 def test_the_module_keeps_its_loader_and_its_source(venv: Path) -> None:
