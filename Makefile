@@ -15,6 +15,8 @@ export IMAGE ARCH BASE
 
 VENV := .venv
 LOCKSTEP := $(VENV)/bin/lockstep
+# What is kept of IMAGE: only some of its backends, or without wheels that are compiled from source.
+PART = $(if $(BACKENDS),--backends "$(BACKENDS)") $(if $(WITHOUT),--without "$(WITHOUT)")
 
 .PHONY: help
 help: ## print this list
@@ -30,8 +32,8 @@ setup: $(VENV)/ready ## make the virtual environment of the host program
 .PHONY: lock plan render check schema requirements
 lock: setup ## resolve every backend on every architecture (BACKEND=, UPGRADE=pkg|all)
 	@$(LOCKSTEP) lock $(if $(BACKEND),--backend $(BACKEND)) $(if $(UPGRADE),--upgrade $(UPGRADE))
-plan: setup ## print the layer plan of IMAGE (BACKENDS="a b": only those)
-	@$(LOCKSTEP) plan $(IMAGE) --arch $(ARCH) $(if $(BACKENDS),--backends "$(BACKENDS)")
+plan: setup ## print the layer plan of IMAGE (BACKENDS="a b": only those; WITHOUT="c d": leave out compiled packages)
+	@$(LOCKSTEP) plan $(IMAGE) --arch $(ARCH) $(PART)
 render: setup ## write the Dockerfiles, bake.hcl and the JSON schema
 	@$(LOCKSTEP) render
 check: setup ## fail where the generated files differ from what `make render` writes
@@ -45,11 +47,11 @@ lock-diff: setup ## say what the locks move against BASE=<git ref>; fail where a
 	@$(LOCKSTEP) lock-diff "$(if $(filter command line,$(origin BASE)),$(BASE),HEAD)"
 
 .PHONY: image probe
-image: setup ## build IMAGE for ARCH on BASE, name it, print digest, size and times (BACKENDS="a b": only those; WHEELS=1: compile too)
-	@$(LOCKSTEP) image $(IMAGE) --arch $(ARCH) --base $(BASE) $(if $(BACKENDS),--backends "$(BACKENDS)") $(if $(WHEELS),--wheels) \
+image: setup ## build IMAGE for ARCH on BASE, name it, print digest, size and times (BACKENDS="a b": only those; WITHOUT="c d": leave out compiled packages; WHEELS=1: compile too)
+	@$(LOCKSTEP) image $(IMAGE) --arch $(ARCH) --base $(BASE) $(PART) $(if $(WHEELS),--wheels) \
 	  $(if $(COMPRESSION),--compression $(COMPRESSION)) $(if $(CACHE_TO),--cache-to "$(CACHE_TO)") $(if $(CACHE_FROM),--cache-from "$(CACHE_FROM)")
-probe: setup ## run the image: interpreter, versions against the lock, imports as root and as a user (BACKENDS=)
-	@$(LOCKSTEP) probe $(IMAGE) --arch $(ARCH) $(if $(BACKENDS),--backends "$(BACKENDS)")
+probe: setup ## run the image: interpreter, versions against the lock, imports as root and as a user (BACKENDS=, WITHOUT=)
+	@$(LOCKSTEP) probe $(IMAGE) --arch $(ARCH) $(PART)
 
 .PHONY: engine engine-stop engine-status engine-clean base lock-base
 engine: setup ## find the Docker to build with, or make and start the private engine

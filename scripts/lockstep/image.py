@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from lockstep import runtime_wheel
 from lockstep.arch import Arch
 from lockstep.build import Built, Options, build, check_output, prepare_bases, require_room
@@ -13,7 +11,7 @@ from lockstep.engine_images import register_layout
 from lockstep.layers import plan
 from lockstep.lock import read_lock
 from lockstep.matrix import Matrix
-from lockstep.narrow import narrow
+from lockstep.narrow import Narrowing, narrow
 from lockstep.outside import require_wheels
 from lockstep.paths import ROOT
 from lockstep.render import NARROWED, render, render_narrowed, write
@@ -28,14 +26,15 @@ def reference(image: str, arch: Arch) -> str:
 
 
 def make_image(
-    matrix: Matrix, image: str, arch: Arch, options: Options, backends: Sequence[str] = (), *, wheels: bool = False
+    matrix: Matrix, image: str, arch: Arch, options: Options, part: Narrowing | None = None, *, wheels: bool = False
 ) -> Built:
     """Build an image and name it in the engine; return what was built.
 
-    backends narrows it to some of its own (lockstep.narrow). wheels: compile what the store of wheels lacks.
+    part: what is kept of it (lockstep.narrow), the whole by default. matrix is versions.yaml's own, since what is
+    committed is rendered from it too. wheels: compile what the store of wheels lacks.
     """
     files = render(matrix)
-    matrix, image = narrow(matrix, image, backends)
+    matrix, image = narrow(matrix, image, part or Narrowing())
     bake_file = "bake.hcl"
     if image not in {path.parent.name for path in files}:
         bake_file = f"{NARROWED}/{image}/bake.hcl"

@@ -147,8 +147,9 @@ def _is_wheel_of(wheel: LockedWheel) -> bool:
 
 
 def carried(matrix: Matrix, image: str, lock: Lock) -> Lock:
-    """Return the part of a backend's lock that an image carries: without the optional packages it does not ask for."""
-    dropped = set(matrix.backends[lock.backend].optional) - set(matrix.images[image].with_)
+    """Return the part of a backend's lock that an image carries: without the optional packages it does not ask for,
+    and without what a narrowed image leaves out."""
+    dropped = matrix.images[image].not_carried(matrix.backends[lock.backend])
     return replace(lock, wheels=tuple(wheel for wheel in lock.wheels if wheel.name not in dropped))
 
 

@@ -50,19 +50,17 @@ def plan(
     image: Annotated[str, typer.Argument(help="an image of versions.yaml")],
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
     backends: Annotated[str, typer.Option(help="only these backends of the image")] = "",
+    without: Annotated[str, typer.Option(help="leave out these packages that are compiled from source")] = "",
 ) -> None:
     """Print the layers of an image, bottom first."""
-    from lockstep.cli.options import known_arch, known_image
+    from lockstep.cli.options import chosen_image, known_arch
     from lockstep.console import megabytes, out, table
     from lockstep.layers import plan as plan_layers
     from lockstep.lock import read_lock
     from lockstep.matrix import load
-    from lockstep.narrow import narrow, parse_backends, with_narrowed
 
-    matrix = with_narrowed(load(), image)
+    matrix, image = chosen_image(image, load(), backends, without)
     target = known_arch(arch, matrix)
-    known_image(image, matrix)
-    matrix, image = narrow(matrix, image, parse_backends(backends))
     locks = {name: read_lock(name, target) for name in matrix.images[image].backends}
     layers = plan_layers(matrix, image, locks)
     result = table("layer", "venvs", "packages", "MB", right=("MB",))
@@ -109,17 +107,17 @@ def image(
     cache_to: Annotated[str, typer.Option(help="BuildKit cache to write, best effort")] = "",
     cache_from: Annotated[str, typer.Option(help="BuildKit cache to read, best effort")] = "",
     backends: Annotated[str, typer.Option(help="only these backends of the image, under a name of its own")] = "",
+    without: Annotated[str, typer.Option(help="leave out these packages that are compiled from source")] = "",
     wheels: Annotated[bool, typer.Option(help="compile the wheels that the store lacks")] = False,
 ) -> None:
     """Build an image into build/oci/, name it in the engine, and print digest, size and times."""
     from lockstep.build import Options
-    from lockstep.cli.options import known_arch, known_image, one_of
+    from lockstep.cli.options import chosen_part, known_arch, one_of
     from lockstep.image import make_image, report
     from lockstep.matrix import load
-    from lockstep.narrow import parse_backends
 
     matrix = load()
-    known_image(name, matrix)
+    name, part = chosen_part(name, matrix, backends, without)
     options = Options(
         one_of("base", base, ("bootstrap", "cuda")),
         one_of("compression", compression, ("zstd", "gzip")),
@@ -128,7 +126,7 @@ def image(
         cache_from,
     )
     target = known_arch(arch, matrix)
-    report(make_image(matrix, name, target, options, parse_backends(backends), wheels=wheels))
+    report(make_image(matrix, name, target, options, part, wheels=wheels))
 
 
 def probe(
@@ -136,17 +134,15 @@ def probe(
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
     select: Annotated[str, typer.Option(help="only probes whose name matches (pytest -k)")] = "",
     backends: Annotated[str, typer.Option(help="only these backends of the image")] = "",
+    without: Annotated[str, typer.Option(help="leave out these packages that are compiled from source")] = "",
 ) -> None:
     """Run an image and look into it as root and as a cluster's user."""
-    from lockstep.cli.options import known_arch, known_image
+    from lockstep.cli.options import chosen_image, known_arch
     from lockstep.console import out
     from lockstep.matrix import load
-    from lockstep.narrow import narrow, parse_backends, with_narrowed
     from lockstep.paths import ROOT
     from lockstep.probe import probe as probe_image
 
-    matrix = with_narrowed(load(), name)
-    known_image(name, matrix)
-    matrix, name = narrow(matrix, name, parse_backends(backends))
+    matrix, name = chosen_image(name, load(), backends, without)
     record = probe_image(matrix, name, known_arch(arch, matrix), select)
     out.print(f"every probe passed; recorded in {record.relative_to(ROOT)}")

@@ -108,6 +108,21 @@ class Image(Model):
     ] = []
     description: str = ""
 
+    def not_carried(self, backend: Backend) -> frozenset[str]:
+        """Return the packages of a backend's lock that the image does not carry."""
+        return frozenset(backend.optional) - frozenset(self.with_)
+
+
+class Narrowed(Image):
+    """A part of an image, as BACKENDS= and WITHOUT= make it (lockstep.narrow); versions.yaml cannot say it."""
+
+    of: Name
+    without: list[Package] = []
+
+    def not_carried(self, backend: Backend) -> frozenset[str]:
+        """Return the packages of a backend's lock that the image does not carry: those left out by WITHOUT= too."""
+        return super().not_carried(backend) | ({*backend.compile, *backend.optional} & {*self.without})
+
 
 class AddOn(Model):
     """A package that images leave out, and that a user may install beside one with /opt/lockstep/add-ons."""
