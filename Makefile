@@ -9,7 +9,7 @@ export TZ := UTC
 export LC_ALL := C.UTF-8
 
 IMAGE ?= vllm
-ARCH ?= $(shell uname -m)
+ARCH := $(or $(ARCH),$(shell uname -m))
 BASE ?= bootstrap
 export IMAGE ARCH BASE
 
@@ -68,18 +68,18 @@ base: setup ## make the base's root file systems for ARCH
 	@$(LOCKSTEP) base --arch $(ARCH)
 
 .PHONY: audit diff explain
-audit: setup ## look for faults inside IMAGE for ARCH, or inside AT=<venv, root, layout, tar or lock>; runs nothing of it
-	@$(LOCKSTEP) audit $(or $(AT),build/oci/$(IMAGE).$(ARCH))
+audit: setup ## look for faults inside IMAGE for ARCH (BACKENDS=, WITHOUT=), or inside AT=<venv, root, layout, tar or lock>; runs nothing of it
+	@$(LOCKSTEP) audit $(if $(AT),$(AT) $(if $(WITHOUT),--without "$(WITHOUT)"),--image $(IMAGE) --arch $(ARCH) $(PART))
 diff: setup ## say what changed from image A=… to image B=… (layouts, tars or references)
 	@$(LOCKSTEP) diff $(A) $(B) --arch $(ARCH)
 explain: setup ## say who holds package PKG=… where it is in BACKEND=…
-	@$(LOCKSTEP) explain $(PKG) --backend $(BACKEND) --arch $(ARCH)
+	@$(LOCKSTEP) explain $(PKG) --backend $(BACKEND) --arch $(ARCH) $(if $(WITHOUT),--without "$(WITHOUT)")
 
 .PHONY: bump why repro
 bump: setup ## move BACKEND=vllm (or PACKAGE=) TO=0.30.0, relock, and report what breaks (DRY_RUN=1 changes nothing, ABI_MB=)
 	@$(LOCKSTEP) bump --to "$(TO)" $(if $(BACKEND),--backend $(BACKEND)) $(if $(PACKAGE),--package $(PACKAGE)) $(if $(DRY_RUN),--dry-run) $(if $(ABI_MB),--abi-mb $(ABI_MB))
 why: setup ## say why LAYER=… of IMAGE would be built again, or that it would not
-	@$(LOCKSTEP) why "$(LAYER)" --image $(IMAGE) --arch $(ARCH)
+	@$(LOCKSTEP) why "$(LAYER)" --image $(IMAGE) --arch $(ARCH) $(PART)
 repro: setup ## build IMAGE from nothing twice with all varied that may vary, and compare (TIMES=2)
 	@$(LOCKSTEP) repro $(IMAGE) --arch $(ARCH) $(if $(TIMES),--times $(TIMES))
 
@@ -107,13 +107,13 @@ push: setup ## push what was built of IMAGE to $$REGISTRY/IMAGE or REF=, every a
 merge: setup ## make one index of DIGESTS="sha256:… sha256:…" that are in the registry, and move REF=HOST/PATH:TAG to it
 	@$(LOCKSTEP) merge $(REF) $(DIGESTS)
 sqsh: setup ## make the .sqsh of IMAGE for ARCH (FROM=reference|layout|tarball|docker-daemon:NAME, OUT=, REF=, COMP=, LEVEL=, PROCESSORS=)
-	@$(LOCKSTEP) sqsh $(IMAGE) --arch $(ARCH) $(if $(FROM),--from $(FROM)) $(if $(OUT),--out $(OUT)) $(if $(REF),--ref $(REF)) $(if $(COMP),--comp $(COMP)) $(if $(LEVEL),--level $(LEVEL)) $(if $(PROCESSORS),--processors $(PROCESSORS))
+	@$(LOCKSTEP) sqsh $(IMAGE) --arch $(ARCH) $(PART) $(if $(FROM),--from $(FROM)) $(if $(OUT),--out $(OUT)) $(if $(REF),--ref $(REF)) $(if $(COMP),--comp $(COMP)) $(if $(LEVEL),--level $(LEVEL)) $(if $(PROCESSORS),--processors $(PROCESSORS))
 flatten: setup ## write the merged tree of IMAGE for ARCH as one tar (FROM=, OUT=)
-	@$(LOCKSTEP) flatten $(IMAGE) --arch $(ARCH) $(if $(FROM),--from $(FROM)) $(if $(OUT),--out $(OUT))
+	@$(LOCKSTEP) flatten $(IMAGE) --arch $(ARCH) $(PART) $(if $(FROM),--from $(FROM)) $(if $(OUT),--out $(OUT))
 layer-report: setup ## list links across layers, folders turned into links and whiteouts of IMAGE for ARCH (FROM=)
-	@$(LOCKSTEP) layer-report $(IMAGE) --arch $(ARCH) $(if $(FROM),--from $(FROM))
+	@$(LOCKSTEP) layer-report $(IMAGE) --arch $(ARCH) $(PART) $(if $(FROM),--from $(FROM))
 sbom: setup ## write the CycloneDX SBOM of IMAGE for ARCH (OUT=)
-	@$(LOCKSTEP) sbom $(IMAGE) --arch $(ARCH) $(if $(OUT),--out $(OUT))
+	@$(LOCKSTEP) sbom $(IMAGE) --arch $(ARCH) $(PART) $(if $(OUT),--out $(OUT))
 verify: setup ## check REF=: digests, signature (KEY=public.pem), SBOM against the layers, and with REBUILD=1 that it builds the same
 	@$(LOCKSTEP) verify $(REF) $(if $(KEY),--key $(KEY)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH)) $(if $(REBUILD),--rebuild)
 slurm: setup ## print the enroot, srun and sbatch lines of IMAGE (REF=, TAG=), and write a job that probes it on each node

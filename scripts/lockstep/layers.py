@@ -12,9 +12,10 @@ above. The order depends on names alone, never on sizes, because a version's siz
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from hashlib import sha256
+from operator import attrgetter
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -30,6 +31,10 @@ BUCKET = 32_000_000
 
 MOST = 60
 """Wheel layers per image at most: container runtimes accept 127 in all, and a base brings its own."""
+
+
+_NAME_AND_THE_REST = attrgetter(*(field.name for field in fields(LockedWheel)))
+"""LockedWheel's own order, worked out once per wheel: comparing them pair by pair was half the time of a plan."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def place(locks: Iterable[Lock]) -> list[Placed]:
     for lock in locks:
         for wheel in lock.wheels:
             users.setdefault(wheel, []).append(lock.backend)
-    return [Placed(wheel, tuple(sorted(names))) for wheel, names in sorted(users.items())]
+    return [Placed(wheel, tuple(sorted(users[wheel]))) for wheel in sorted(users, key=_NAME_AND_THE_REST)]
 
 
 def _is_alone(wheel: LockedWheel, limit: int) -> bool:

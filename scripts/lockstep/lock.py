@@ -137,13 +137,17 @@ def _parse_line(line: str) -> LockedWheel | None:
 
 def _is_wheel_of(wheel: LockedWheel) -> bool:
     """Tell whether the file name is of that package and version (PEP 427: name-version-…)."""
+    if not wheel.filename.endswith(".whl"):
+        return False
+    if wheel.filename.startswith(f"{wheel.name.replace('-', '_')}-{wheel.version}-"):
+        return True  # nearly all; comparing versions takes longer than reading the rest of a lock
     name, _, rest = wheel.filename.partition("-")
     version = rest.partition("-")[0]
     try:
-        same = version == wheel.version or Version(version) == Version(wheel.version)
+        same = Version(version) == Version(wheel.version)
     except InvalidVersion:
         return False
-    return same and canonicalize_name(name) == wheel.name and wheel.filename.endswith(".whl")
+    return same and canonicalize_name(name) == wheel.name
 
 
 def carried(matrix: Matrix, image: str, lock: Lock) -> Lock:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 
 from lockstep import runtime_wheel
 from lockstep.arch import Arch
@@ -17,12 +16,15 @@ from lockstep.errors import LockstepError
 from lockstep.files import write_text
 from lockstep.layers import Layer, plan
 from lockstep.lock import Lock, LockedWheel, inputs_of, read_lock
-from lockstep.matrix import Matrix
+from lockstep.matrix import Matrix, schema
 from lockstep.outside import Binding, binding
-from lockstep.paths import DOCKER, ROOT, STAGES
+from lockstep.paths import BUILD, DOCKER, ROOT, STAGES
 
 STAGE_FILES = ("10-base.j2", "20-builder.j2", "30-layers.j2", "40-release.j2")
 
+
+COMPILED = BUILD / "templates"
+"""Templates as bytecode, by the hash of their text: compiling them takes as long as rendering with them."""
 
 NARROWED = "build/narrow"
 """Where the files of a narrowed image lie, relative to the checkout: nobody commits them."""
@@ -75,15 +77,17 @@ class ImageView:
     backends: tuple[str, ...]
 
 
-def render(matrix: Matrix, root: Path = ROOT) -> dict[Path, str]:
+def render(matrix: Matrix, root: Path = ROOT, *, anew: bool = False) -> dict[Path, str]:
     """Return every generated file and its text: a Dockerfile per image, bake.hcl and versions.schema.json.
 
+    anew: make the schema even where the file says that it is of the present models, so that an edit of it is seen.
     LockstepError where a lock is missing, damaged, or older than what versions.yaml asks for.
     """
     sources = _sources(matrix, matrix.backends, root)
     files = {root / "images" / name / "Dockerfile": _dockerfile(sources, name) for name in matrix.images}
     files[root / "bake.hcl"] = _bake(sources, list(matrix.images), "images")
-    files[root / "versions.schema.json"] = json.dumps(Matrix.model_json_schema(), indent=2, sort_keys=True) + "\n"
+    path = root / "versions.schema.json"
+    files[path] = schema.text_of() if anew else schema.schema(path)
     return files
 
 
@@ -119,7 +123,13 @@ def differing(files: dict[Path, str]) -> list[Path]:
 
 def _templates() -> Environment:
     # Guillemets occur in no shell, Dockerfile or HCL text, so nothing of those can be taken for a template's own.
+    try:
+        COMPILED.mkdir(parents=True, exist_ok=True)
+        compiled = FileSystemBytecodeCache(str(COMPILED))
+    except OSError:  # a checkout that cannot be written to
+        compiled = None
     return Environment(
+        bytecode_cache=compiled,
         loader=FileSystemLoader(STAGES),
         undefined=StrictUndefined,
         block_start_string="«%",
@@ -153,19 +163,17 @@ def _dockerfile(sources: _Sources, name: str) -> str:
         _arch(sources, arch, plan(matrix, name, {mate: sources.locks[mate, arch] for mate in image.backends}))
         for arch in matrix.targets()
     ]
-    text = "".join(
-        sources.templates.get_template(file).render(
-            image=ImageView(name, image.description, tuple(image.backends)),
-            arches=arches,
-            runtime=RuntimeView(f"build/wheels/{runtime_wheel.filename()}", runtime_venvs(matrix, image.backends)),
-            cuda=matrix.bases.cuda,
-            epoch=matrix.epoch,
-            uv_requirement=sources.uv,
-            env=image_env(image.backends),
-            labels=_labels(matrix, name),
-        )
-        for file in STAGE_FILES
-    )
+    context = {
+        "image": ImageView(name, image.description, tuple(image.backends)),
+        "arches": arches,
+        "runtime": RuntimeView(f"build/wheels/{runtime_wheel.filename()}", runtime_venvs(matrix, image.backends)),
+        "cuda": matrix.bases.cuda,
+        "epoch": matrix.epoch,
+        "uv_requirement": sources.uv,
+        "env": image_env(image.backends),
+        "labels": _labels(matrix, name),
+    }
+    text = "".join(sources.templates.get_template(file).render(context) for file in STAGE_FILES)
     check_arguments(text, f"images/{name}/Dockerfile")
     return text
 
@@ -289,9 +297,9 @@ def check_arguments(text: str, where: str) -> None:
     known_global = {"BUILDARCH", "TARGETARCH", "BUILDPLATFORM", "TARGETPLATFORM"}
     stages: dict[str, set[str]] = {}
     current: set[str] | None = None
-    for number, line in _instructions(text):
+    for number, line in instructions(text):
         word, _, rest = line.partition(" ")
-        expands = word in {"FROM", "COPY", "ADD", "ENV", "LABEL", "WORKDIR"}
+        expands = "$" in rest and word in {"FROM", "COPY", "ADD", "ENV", "LABEL", "WORKDIR"}
         used = set(re.findall(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)", rest)) if expands else set()
         scope = known_global if current is None or word == "FROM" else current
         if missing := sorted(used - scope):
@@ -308,7 +316,7 @@ def check_arguments(text: str, where: str) -> None:
             (known_global if current is None else current).update(re.findall(r"(?:^|\s)([A-Za-z_]\w*)(?==|$)", rest))
 
 
-def _instructions(text: str) -> list[tuple[int, str]]:
+def instructions(text: str) -> list[tuple[int, str]]:
     """Return (line number, instruction) with continuation lines joined, comments and heredoc bodies left out."""
     found: list[tuple[int, str]] = []
     lines = iter(enumerate(text.splitlines(), start=1))
@@ -319,7 +327,7 @@ def _instructions(text: str) -> list[tuple[int, str]]:
         while joined.endswith("\\"):
             joined = joined[:-1] + next(lines, (0, ""))[1]
         found.append((number, joined))
-        if match := re.search(r"<<-?'?\"?(\w+)", joined):
+        if "<<" in joined and (match := re.search(r"<<-?'?\"?(\w+)", joined)):
             for _, body in lines:
                 if body == match[1]:
                     break

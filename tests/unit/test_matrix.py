@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from lockstep import paths
 from lockstep.errors import LockstepError
-from lockstep.matrix import Matrix, load, parse
+from lockstep.matrix import Matrix, load, parse, schema
 
 GOOD = """\
 schema: 1
@@ -80,4 +81,17 @@ def test_credentials_in_an_address_are_not_repeated() -> None:
 
 def test_the_schema_that_editors_use_is_current() -> None:
     written = json.loads((paths.ROOT / "versions.schema.json").read_text())
+    assert written.pop("$comment").startswith("of models with sha256 ")
     assert written == json.loads(json.dumps(Matrix.model_json_schema()))
+
+
+def test_the_schema_is_made_anew_only_where_the_models_have_changed(tmp_path: Path) -> None:
+    path = tmp_path / "versions.schema.json"
+    made = schema.schema(path)
+    assert made == schema.text_of()
+    of_these_models = json.dumps({"$comment": json.loads(made)["$comment"]})
+    path.write_text(of_these_models)
+    assert schema.schema(path) == of_these_models
+    for other in ("{}", "[]", "no JSON", json.dumps({"$comment": "of models with sha256 0"})):
+        path.write_text(other)
+        assert schema.schema(path) == made

@@ -81,7 +81,7 @@ def render(check: Annotated[bool, typer.Option(help="write nothing; fail where a
     from lockstep.render import differing, write
     from lockstep.render import render as render_all
 
-    files = render_all(load())
+    files = render_all(load(), anew=check)
     if check:
         if stale := differing(files):
             raise LockstepError(
