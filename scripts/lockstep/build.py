@@ -25,7 +25,8 @@ from lockstep.engine import Engine
 from lockstep.errors import LockstepError
 from lockstep.files import write_text
 from lockstep.layers import Layer
-from lockstep.matrix import Matrix, Narrowed
+from lockstep.matrix import Matrix
+from lockstep.narrow import told
 from lockstep.paths import BUILD, ROOT
 from lockstep.record import last_record, record_path
 from lockstep.run import run
@@ -135,17 +136,8 @@ def build(
     digest, size = adopt(pool / target, layout)
     built = Built(image, arch, layout, digest, size, time.monotonic() - began, tuple(follower.steps()))
     made_by = {"base": options.base, "builder": _builder(engine)}
-    _record(built, layers, parts, {**made_by, **part_of(matrix, image)})
+    _record(built, layers, parts, {**made_by, **told(matrix, image)})
     return built
-
-
-def part_of(matrix: Matrix, image: str) -> dict[str, object]:
-    """Return what a record says of a narrowed image: which it is a part of, and what is missing; nothing of a whole."""
-    part = matrix.images[image]
-    if not isinstance(part, Narrowed):
-        return {}
-    missing = [name for name in matrix.images[part.of].backends if name not in part.backends]
-    return {"part": {"of": part.of, "without_backends": missing, "without": part.without}}
 
 
 def _builder(engine: Engine) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -82,12 +82,15 @@ def explain(
     arch: Arch,
     python: str,
     newest: str = "",
+    without: Collection[str] = (),
 ) -> Explanation:
     """Return who requires a package with which bounds, and what the matrix says about it.
 
-    installed is the lock with each wheel's own requirements; pins is the backend's line. Pure.
+    installed is the lock with each wheel's own requirements; pins is the backend's line. without: packages of the lock
+    that an image leaves out (WITHOUT=). Pure.
     """
     package = canonicalize_name(package)
+    installed = [item for item in installed if item.name not in without]
     versions = {item.name: item.version for item in installed}
     version = versions.get(package, "")
     target = environment(arch, python)
@@ -121,6 +124,8 @@ def explain(
     for excluded in backend.exclude:
         if excluded.package == package and excluded.arch in (None, arch.value):
             bounds.append(Bound("exclusion in versions.yaml", "exclude", "left out", excluded.why))
+    if package in without:
+        bounds.append(Bound("WITHOUT=", "exclude", "left out", "WITHOUT= names it"))
     for requirement in _about(package, backend.requires):
         add("requires in versions.yaml", "requires", str(requirement.specifier), in_force=package not in overridden)
     for dist in sorted(installed, key=lambda found: found.name):

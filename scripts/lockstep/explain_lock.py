@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from packaging.utils import canonicalize_name
 
 from lockstep.arch import Arch
@@ -14,14 +16,24 @@ from lockstep.lock import read_lock
 from lockstep.matrix import load
 
 
-def explain_locked(package: str, backend: str, arch: Arch, *, ask_index: bool = True) -> Explanation:
-    """Explain a package of a backend from its lock. LockstepError where there is no such backend or no lock."""
+def explain_locked(
+    package: str, backend: str, arch: Arch, *, ask_index: bool = True, without: Sequence[str] = ()
+) -> Explanation:
+    """Explain a package of a backend from its lock. LockstepError where there is no such backend or no lock.
+
+    without: compiled packages that an image leaves out (WITHOUT=); LockstepError where the backend has them not.
+    """
     matrix = load()
     if backend not in matrix.backends:
         raise LockstepError(
             f'there is no backend "{backend}"', where="versions.yaml", fix=f"name one of {', '.join(matrix.backends)}"
         )
     declared = matrix.backends[backend]
+    possible = {*declared.compile, *declared.optional} - matrix.left_out(backend, arch)
+    for name in without:
+        if name not in possible:
+            fix = f"name some of {', '.join(sorted(possible))}" if possible else "leave WITHOUT= away"
+            raise LockstepError(f"{name} is no compiled package of {backend}", where="WITHOUT", fix=fix)
     cards = locked_cards(read_lock(backend, arch).wheels)
     return explain(
         package,
@@ -32,6 +44,7 @@ def explain_locked(package: str, backend: str, arch: Arch, *, ask_index: bool = 
         arch=arch,
         python=matrix.python,
         newest=_newest(canonicalize_name(package), arch, matrix.python) if ask_index else "",
+        without=without,
     )
 
 

@@ -62,12 +62,12 @@ def narrow(matrix: Matrix, image: str, what: Narrowing) -> tuple[Matrix, str]:
     if kept == whole.backends and not what.without:
         return matrix, image
     offered = {package for name in kept for package in matrix.backends[name].optional}
-    told = [f"only {', '.join(kept)}"] if kept != whole.backends else []
-    told += [f"without {', '.join(what.without)}"] if what.without else []
+    words = [f"only {', '.join(kept)}"] if kept != whole.backends else []
+    words += [f"without {', '.join(what.without)}"] if what.without else []
     fewer = Narrowed(
         backends=kept,
         with_=[package for package in whole.with_ if package in offered and package not in what.without],
-        description="; ".join((whole.description or image, *told)),
+        description="; ".join((whole.description or image, *words)),
         of=image,
         without=list(what.without),
     )
@@ -110,6 +110,15 @@ def removable(matrix: Matrix, image: str, backends: list[str]) -> list[str]:
     return sorted(found)
 
 
+def told(matrix: Matrix, image: str) -> dict[str, object]:
+    """Return what records say of a narrowed image: which it is a part of, and what is missing. Nothing of a whole."""
+    part = matrix.images[image]
+    if not isinstance(part, Narrowed):
+        return {}
+    missing = [name for name in matrix.images[part.of].backends if name not in part.backends]
+    return {"part": {"of": part.of, "without_backends": missing, "without": part.without}}
+
+
 def left_out_module(matrix: Matrix, image: str, backend: str, module: str) -> str:
     """Return the package that a module of a venv belongs to and that the image was built without, or "".
 
@@ -121,6 +130,20 @@ def left_out_module(matrix: Matrix, image: str, backend: str, module: str) -> st
     for package in sorted(chosen.not_carried(matrix.backends[backend]) & set(chosen.without)):
         if _is_of(matrix, package, module):
             return package
+    return ""
+
+
+def blamed(matrix: Matrix, image: str, backend: str, said: str) -> str:
+    """Return the package left out by WITHOUT= whose absence an import's error names, or "".
+
+    said: what Python wrote to stderr: it names a module that is not there, or a distribution without metadata.
+    """
+    for module in re.findall(r"No module named '([\w.]+)'", said):
+        if package := left_out_module(matrix, image, backend, module):
+            return package
+    for name in re.findall(r"No package metadata was found for ([\w.-]+)", said):
+        if left_out_module(matrix, image, backend, name.replace("-", "_")) == canonicalize_name(name):
+            return str(canonicalize_name(name))
     return ""
 
 

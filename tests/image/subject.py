@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from lockstep.arch import Arch
 from lockstep.lock import Lock, carried, read_lock
-from lockstep.matrix import Backend, load
-from lockstep.narrow import with_narrowed
+from lockstep.matrix import Backend, Matrix, load
+from lockstep.narrow import blamed, left_out_module, with_narrowed
 from lockstep.render import runtime_venvs
 from lockstep.runtime_wheel import filename
 
@@ -43,7 +43,16 @@ class Subject:
     runtime: dict[str, str]
     """Name and version of the runtime package, for each venv that has it."""
     config: Config
+    matrix: Matrix
     results: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def left_out(self, venv: str, module: str) -> str:
+        """Return the package of a module that the image was built without (WITHOUT=), or ""."""
+        return left_out_module(self.matrix, self.image, venv, module)
+
+    def blamed(self, venv: str, said: str) -> str:
+        """Return the package that the image was built without and that an import's error asks for, or ""."""
+        return blamed(self.matrix, self.image, venv, said)
 
 
 def _subject() -> Subject:
@@ -60,6 +69,7 @@ def _subject() -> Subject:
         matrix.epoch,
         dict.fromkeys(runtime_venvs(matrix, names), filename().split("-")[1]),
         _config(),
+        matrix,
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from testinfra.host import Host
 
 from image.subject import Subject
+from lockstep.narrow import LEFT_OUT
 
 ENTRY = "/opt/lockstep/entrypoint"
 TIMEOUT = 600
@@ -43,11 +44,17 @@ def test_A7_versions_are_exactly_those_of_the_lock(host: Host, subject: Subject,
 
 
 def test_import(host: Host, subject: Subject, venv: str, module: str) -> None:
-    """B5 and B2: as root, and as a user on a read-only file system without network."""
+    """B5 and B2: as root, and as a user on a read-only file system without network.
+
+    A module of a package that the image was built without is skipped; one that needs such a package fails, and says so.
+    """
+    key = f"{venv}:{module}"
+    if package := subject.left_out(venv, module):
+        subject.results[key] = {"result": "left-out", "detail": f"{package} is {LEFT_OUT}"}
+        pytest.skip(f"{package} is {LEFT_OUT}")
     command = f"{ENTRY} timeout {TIMEOUT} {python(venv)} -c %s"
     done = host.run(command, f"import {module}")
     said = done.stderr.strip()
-    key = f"{venv}:{module}"
     if done.rc == 0:
         subject.results[key] = {"result": "pass", "detail": ""}
         return
@@ -55,15 +62,19 @@ def test_import(host: Host, subject: Subject, venv: str, module: str) -> None:
     if DRIVER.search(said):
         subject.results[key] = {"result": "needs-driver", "detail": last}
         pytest.skip(f"needs an NVIDIA driver: {last}")
+    if package := subject.blamed(venv, said):
+        last = f"it needs {package}, which is {LEFT_OUT}: {last}"
+        said = f"{said[-2000:]}\n{last}"
     subject.results[key] = {"result": "fail", "detail": last}
-    pytest.fail(f"import {module}: {said[-2000:] or last}")
+    pytest.fail(f"import {module}: {said[-2400:] or last}")
 
 
-def test_C5_scripts_run(host: Host, venv: str, script: str) -> None:
+def test_C5_scripts_run(host: Host, subject: Subject, venv: str, script: str) -> None:
     done = host.run(f"{ENTRY} timeout {TIMEOUT} /opt/venvs/%s/bin/%s --help", venv, script)
     if done.rc and DRIVER.search(done.stderr):
         pytest.skip("needs an NVIDIA driver")
-    assert done.rc == 0, done.stderr[-2000:]
+    package = subject.blamed(venv, done.stderr)
+    assert done.rc == 0, done.stderr[-2000:] + (f"it needs {package}, which is {LEFT_OUT}" if package else "")
 
 
 def test_C5_every_shebang_resolves(host: Host, venv: str) -> None:

@@ -38,14 +38,19 @@ def audit_lock(path: Path, options: Options, rules: AuditRules, wanted: Mapping[
     lock = parse_lock(path.read_text("utf-8"), backend, arch, str(path))
     possible = ("abi", "overlap", "metadata") if options.download else ("overlap", "metadata")
     checks = [name for name in possible if name in options.checks]
-    cards = locked_cards(lock.wheels)
+    about = wanted.get(backend)
+    left_out = about.left_out if about else ()
+    wheels = [wheel for wheel in lock.wheels if wheel.name not in left_out]
+    cards = locked_cards(wheels)
     found: list[Finding] = []
     libraries = 0
     if "abi" in checks:
-        found, libraries = lock_abi(lock.wheels, arch, backend=backend, python=options.python)
-    found += check_cards(cards, arch, options.python, backend=backend, wanted=wanted.get(backend))
+        found, libraries = lock_abi(wheels, arch, backend=backend, python=options.python)
+    found += check_cards(cards, arch, options.python, backend=backend, wanted=about)
     found = [item for item in found if item.check in checks]
     today = options.today or datetime.date.today()
+    lacking = [backend] if left_out else []
+    ruled = apply_rules(found, rules, arch=arch, today=today, backends=[backend], checks=checks, lacking=lacking)
     return Audit(
         subject=str(path),
         arch=arch,
@@ -55,5 +60,5 @@ def audit_lock(path: Path, options: Options, rules: AuditRules, wanted: Mapping[
         files=sum(len(card.files) for card in cards),
         hashed=False,
         seconds=time.monotonic() - started,
-        findings=tuple(apply_rules(found, rules, arch=arch, today=today, backends=[backend], checks=checks)),
+        findings=tuple(ruled),
     )

@@ -13,13 +13,14 @@ from lockstep.audit.abi import demangle
 from lockstep.audit.finding import Finding
 from lockstep.audit.run import Audit
 from lockstep.console import out, table
+from lockstep.narrow import LEFT_OUT
 
 _SYMBOLS = 3
 
 
 def print_audit(audit: Audit, *, verbose: bool = False) -> None:
-    """Print the failures, and with verbose what is waived or only noted, then one line of totals."""
-    shown = [item for item in audit.findings if item.level == "fail" or verbose]
+    """Print the failures and what WITHOUT= leaves unmet, with verbose all that is waived or noted, then the totals."""
+    shown = [item for item in audit.findings if item.level == "fail" or item.why == LEFT_OUT or verbose]
     names = demangle({name for item in shown for name in item.symbols[:_SYMBOLS]})
     many = len(audit.venvs) > 1
     rows = table("check", "path", "wheel", "what")

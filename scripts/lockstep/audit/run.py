@@ -34,6 +34,8 @@ class Wanted:
     requires: tuple[str, ...] = ()
     overrides: tuple[Reasoned, ...] = ()
     excluded: tuple[Reasoned, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Compiled packages that the image leaves out (WITHOUT=); they are among `excluded` too."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def audit(
         today=options.today or datetime.date.today(),
         backends=[venv.name for venv in subject.venvs],
         checks=options.checks,
+        lacking=[name for name, item in (wanted or {}).items() if item.left_out],
     )
     return Audit(
         subject=str(path),

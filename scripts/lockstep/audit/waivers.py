@@ -6,14 +6,14 @@ The models are the matrix's own (`audit:`); they are defined here, below everyth
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from lockstep.audit.finding import CHECKS, Finding
+from lockstep.audit.finding import CHECKS, Finding, Level
 
 _Why = Annotated[str, Field(min_length=10)]
 _Arch = Literal["x86_64", "aarch64"]
@@ -90,11 +90,13 @@ def apply_rules(
     today: datetime.date,
     backends: Sequence[str],
     checks: Iterable[str] = CHECKS,
+    lacking: Collection[str] = (),
 ) -> list[Finding]:
     """Return the findings with those accounted for at level "waived", and failures for rules that no longer hold.
 
     A rule for one of `backends` (those that were audited) that matches nothing is a failure of check "waivers": either
-    the fault is gone, or the path has moved and the rule hides nothing. So is a waiver past its date.
+    the fault is gone, or the path has moved and the rule hides nothing. So is a waiver past its date. Of the backends
+    `lacking`, which an image carries without some of their packages, an unused rule is a note: it may be about those.
     """
     ran = set(checks)
     expected = [item for item in rules.expected if "abi" in ran and item.arch in (None, arch)]
@@ -110,7 +112,10 @@ def apply_rules(
                 kind = f"waiver of {rule.check}" if isinstance(rule, Waiver) else "expected miss"
                 what = f"the {kind} at {rule.path} matches nothing"
                 why = "the fault is gone or has moved: remove the declaration or correct its path"
-                done.append(Finding("waivers", "unused", backend, rule.path, what, why=why))
+                level: Level = "fail"
+                if backend in lacking:
+                    why, level = "it may be about a package that WITHOUT= leaves out", "note"
+                done.append(Finding("waivers", "unused", backend, rule.path, what, why=why, level=level))
     return done
 
 

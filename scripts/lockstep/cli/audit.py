@@ -18,7 +18,13 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
-    path: Annotated[Path, typer.Argument(help="a venv, a root file system, an OCI layout, an image's tar, or a lock")],
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="a venv, a root file system, an OCI layout, an image's tar, or a lock; default: --image"),
+    ] = None,
+    image: Annotated[str, typer.Option(help="an image that was built here, where no path is given")] = "",
+    backends: Annotated[str, typer.Option(help="only these backends of the image, as it was built")] = "",
+    without: Annotated[str, typer.Option(help="compiled packages that were left out of it")] = "",
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64; read from the image or its libraries by default")] = "",
     backend: Annotated[str, typer.Option(help="the backend of versions.yaml that a lone venv is")] = "",
     base: Annotated[Path | None, typer.Option(help="a root file system to take the base's libraries from")] = None,
@@ -41,12 +47,13 @@ def audit(
     """
     from lockstep.audit.finding import CHECKS
     from lockstep.audit.locks import audit_lock, is_lock
-    from lockstep.audit.matrix import rules_of, wanted_of
+    from lockstep.audit.matrix import left_out_of, rules_of, wanted_of
     from lockstep.audit.report import as_json, print_audit
     from lockstep.audit.run import Options
     from lockstep.audit.run import audit as run_audit
     from lockstep.console import out
     from lockstep.errors import LockstepError
+    from lockstep.narrow import Narrowing
 
     checks = tuple(only.split(",")) if only else CHECKS
     for name in checks:
@@ -61,7 +68,10 @@ def audit(
         hashed=not fast,
         download=download,
     )
-    rules, wanted = rules_of(), wanted_of(options.arch)
+    if path is None:
+        path = _layout(image, arch, backends, without)
+    left_out = left_out_of(path, options.arch, Narrowing.parse("", without).without)
+    rules, wanted = rules_of(), wanted_of(options.arch, without=left_out)
     result = audit_lock(path, options, rules, wanted) if is_lock(path) else run_audit(path, options, rules, wanted)
     if json:
         out.file.write(as_json(result))
@@ -102,6 +112,7 @@ def explain(
     package: Annotated[str, typer.Argument(help="the package")],
     backend: Annotated[str, typer.Option(help="the backend of versions.yaml")],
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64; this machine's by default")] = "",
+    without: Annotated[str, typer.Option(help="compiled packages that the image leaves out")] = "",
     offline: Annotated[bool, typer.Option("--offline", help="do not ask the index for newer releases")] = False,
 ) -> None:
     """Say why a package is at its version: who requires it, and which bound, override or cap decides."""
@@ -110,8 +121,10 @@ def explain(
     from lockstep.arch import host_arch
     from lockstep.console import out, table
     from lockstep.explain_lock import explain_locked
+    from lockstep.narrow import Narrowing
 
-    found = explain_locked(package, backend, _arch(arch) or host_arch(), ask_index=not offline)
+    left_out = Narrowing.parse("", without).without
+    found = explain_locked(package, backend, _arch(arch) or host_arch(), ask_index=not offline, without=left_out)
     out.print(escape(f"{found.package} {found.version or '(not locked)'} in {backend} on {found.arch}"))
     if found.bounds:
         rows = table("said by", "bound", "in force", "why")
@@ -121,6 +134,20 @@ def explain(
             rows.add_row(escape(bound.source), escape(bound.text), force, escape(bound.why))
         out.print(rows)
     out.print(escape(found.verdict()), soft_wrap=True)
+
+
+def _layout(image: str, arch: str, backends: str, without: str) -> Path:
+    """Return the layout of an image as `make image` leaves it; relative below the checkout, as a user would type it."""
+    from lockstep.cli.options import chosen_image, known_arch
+    from lockstep.errors import LockstepError
+    from lockstep.matrix import load
+    from lockstep.paths import BUILD, ROOT
+
+    if not image:
+        raise LockstepError("nothing to look at is named", where="audit", fix="give a path, or --image")
+    matrix, name = chosen_image(image, load(), backends, without)
+    layout = BUILD / "oci" / f"{name}.{known_arch(arch, matrix)}"
+    return layout.relative_to(ROOT) if Path.cwd() == ROOT else layout
 
 
 def _arch(text: str) -> Arch | None:

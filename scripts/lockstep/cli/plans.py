@@ -47,20 +47,20 @@ def why(
     layer: Annotated[str, typer.Argument(help="a layer, as `make plan` names it; empty for all of them")] = "",
     image: Annotated[str, typer.Option(help="an image of versions.yaml")] = "vllm",
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
+    backends: Annotated[str, typer.Option(help="only these backends of the image")] = "",
+    without: Annotated[str, typer.Option(help="leave out these packages that are compiled from source")] = "",
 ) -> None:
     """Say why a layer would be built again, compared with the last build on this machine."""
     from rich.markup import escape
 
-    from lockstep.cli.options import known_arch, known_image
+    from lockstep.cli.options import chosen_image, known_arch
     from lockstep.console import out
     from lockstep.matrix import load
-    from lockstep.narrow import with_narrowed
     from lockstep.paths import ROOT
     from lockstep.why import explain_layer, planned
 
-    matrix = with_narrowed(load(), image)
+    matrix, image = chosen_image(image, load(), backends, without)
     target = known_arch(arch, matrix)
-    known_image(image, matrix)
     names = [layer] if layer else [item.name for item in planned(matrix, image, target, ROOT)]
     again = 0
     for name in names:

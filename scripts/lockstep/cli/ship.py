@@ -11,6 +11,9 @@ import typer
 if TYPE_CHECKING:
     from lockstep.ship.source import Source
 
+_Backends = Annotated[str, typer.Option(help="only these backends of the image")]
+_Without = Annotated[str, typer.Option(help="without these packages that are compiled from source")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -89,6 +92,8 @@ def sqsh(
     comp: Annotated[str, typer.Option(help="compressor: zstd, gzip, lz4, lzo or xz")] = "zstd",
     level: Annotated[int, typer.Option(help="compression level; 0: zstd 9, others their own default")] = 0,
     processors: Annotated[int, typer.Option(help="processors for mksquashfs; 0: all")] = 0,
+    backends: _Backends = "",
+    without: _Without = "",
 ) -> None:
     """Make the .sqsh that `enroot import` would make, byte for byte the same each time."""
     from lockstep.console import out
@@ -96,7 +101,7 @@ def sqsh(
     from lockstep.ship import sqsh as squashing
 
     chosen = level or (squashing.DEFAULT_LEVEL if comp == "zstd" else None)
-    target, where, opened = _source(image, arch, source, output, ref, ".sqsh")
+    target, where, opened = _source(_named(image, backends, without), arch, source, output, ref, ".sqsh")
     options = squashing.Options(load().epoch, comp, chosen, processors)
     squashing.preflight(comp)
     with opened as held:
@@ -109,12 +114,14 @@ def flatten(
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
     source: Annotated[str, typer.Option("--from", help="as for sqsh")] = "",
     output: Annotated[str, typer.Option("--out", help="the file; default build/IMAGE.ARCH.tar")] = "",
+    backends: _Backends = "",
+    without: _Without = "",
 ) -> None:
     """Write the image's merged tree as one tar, for runtimes that trip over whiteouts or links across layers."""
     from lockstep.console import out
     from lockstep.ship import sqsh as squashing
 
-    target, where, opened = _source(image, arch, source, output, "", ".tar")
+    target, where, opened = _source(_named(image, backends, without), arch, source, output, "", ".tar")
     with opened as held:
         squashing.to_tar(held, target)
     out.print(where, soft_wrap=True)
@@ -124,12 +131,14 @@ def layer_report(
     image: Annotated[str, typer.Argument(help="an image of versions.yaml; with --from any name")],
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
     source: Annotated[str, typer.Option("--from", help="as for sqsh")] = "",
+    backends: _Backends = "",
+    without: _Without = "",
 ) -> None:
     """Report what trips other runtimes: links across layers, folders turned into links, whiteouts. Exit 1 if any."""
     from lockstep.console import out, table
     from lockstep.ship.scan import scan
 
-    _target, _where, opened = _source(image, arch, source, "", "", "")
+    _target, _where, opened = _source(_named(image, backends, without), arch, source, "", "", "")
     with opened as held:
         found = scan(held.layers)
     rows = table("kind", "layer", "path", "detail")
@@ -169,9 +178,11 @@ def sbom(
     image: Annotated[str, typer.Argument(help="an image of versions.yaml that has been built")],
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
     output: Annotated[str, typer.Option("--out", help="the file; default build/IMAGE.ARCH.cdx.json")] = "",
+    backends: _Backends = "",
+    without: _Without = "",
 ) -> None:
     """Write the CycloneDX SBOM of a built image."""
-    from lockstep.cli.options import known_arch, known_image
+    from lockstep.cli.options import chosen_image, known_arch
     from lockstep.console import out
     from lockstep.files import write_text
     from lockstep.matrix import load
@@ -179,8 +190,7 @@ def sbom(
     from lockstep.ship import push as pushing
     from lockstep.ship.describe import bill
 
-    matrix = load()
-    known_image(image, matrix)
+    matrix, image = chosen_image(image, load(), backends, without)
     wanted = known_arch(arch, matrix)
     path = Path(output) if output else BUILD / f"{image}.{wanted}.cdx.json"
     write_text(path, bill(matrix, image, wanted, pushing.built_images(image, [wanted])[0]).decode())
@@ -222,6 +232,16 @@ def shown(path: Path) -> str:
     """Return a path as the user would type it: relative where it lies below the working folder."""
     absolute = path.absolute()
     return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(absolute)
+
+
+def _named(image: str, backends: str, without: str) -> str:
+    """Return the name of an image, of its part where BACKENDS= or WITHOUT= name one. Other names stay as they are."""
+    if not backends and not without:
+        return image
+    from lockstep.cli.options import chosen_image
+    from lockstep.matrix import load
+
+    return chosen_image(image, load(), backends, without)[1]
 
 
 def _source(

@@ -11,7 +11,7 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class Recipe:
     """Input file, relative to the checkout -> sha256 in hex."""
     builder: Mapping[str, str]
     """Program -> version, of what did the building."""
+    part: Mapping[str, object] = field(default_factory=dict)
+    """What is missing of a narrowed image (narrow.told); empty of a whole one."""
 
 
 def provenance(recipe: Recipe, subject: str, digest: str) -> Document:
@@ -79,6 +81,7 @@ def provenance(recipe: Recipe, subject: str, digest: str) -> Document:
                     "arch": recipe.arch.value,
                     "base": recipe.base,
                     "compression": recipe.compression,
+                    **recipe.part,
                 },
                 "internalParameters": {"epoch": recipe.epoch},
                 "resolvedDependencies": dependencies,

@@ -12,8 +12,9 @@ from lockstep.arch import Arch
 from lockstep.debs import LockedDeb
 from lockstep.debs import read_lock as read_deb_lock
 from lockstep.errors import LockstepError
-from lockstep.lock import read_lock
-from lockstep.matrix import Matrix
+from lockstep.lock import carried, read_lock
+from lockstep.matrix import Matrix, Narrowed
+from lockstep.narrow import told
 from lockstep.ship import attest, contents, sbom
 from lockstep.ship.attest import Document, Recipe
 from lockstep.ship.layout import OciImage
@@ -36,7 +37,7 @@ def documents(matrix: Matrix, image: str, arch: Arch, built: OciImage, target: R
 def bill(matrix: Matrix, image: str, arch: Arch, built: OciImage) -> bytes:
     """Return the SBOM. LockstepError where the locks of the checkout are not those that the image was built from."""
     backends = matrix.images[image].backends
-    locks = [read_lock(name, arch) for name in backends]
+    locks = [carried(matrix, image, read_lock(name, arch)) for name in backends]
     debs, suite = _debs(matrix, arch, base_of(image, arch))
     held = contents.read(of_image(built))
     subject = sbom.Subject(image, arch, built.descriptor.digest, matrix.epoch)
@@ -57,6 +58,9 @@ def recipe_of(matrix: Matrix, image: str, arch: Arch, built: OciImage) -> Recipe
     builder = {"lockstep": __version__} | {
         key: str(value) for key, value in _record(image, arch).get("builder", {}).items()
     }
+    chosen = matrix.images[image]
+    # What is rendered for a narrowed image lies in build/ alone; it follows from the same files as the whole one's.
+    whole = chosen.of if isinstance(chosen, Narrowed) else image
     return Recipe(
         image=image,
         arch=arch,
@@ -65,8 +69,9 @@ def recipe_of(matrix: Matrix, image: str, arch: Arch, built: OciImage) -> Recipe
         epoch=matrix.epoch,
         commit=attest.commit_of(),
         source=matrix.source,
-        inputs=attest.inputs_of(image, arch, matrix.images[image].backends),
+        inputs=attest.inputs_of(whole, arch, chosen.backends),
         builder=builder,
+        part=told(matrix, image),
     )
 
 

@@ -9,6 +9,7 @@ from lockstep.arch import Arch
 from lockstep.build import Options
 from lockstep.image import make_image
 from lockstep.matrix import load
+from lockstep.narrow import narrow, split_name
 from lockstep.ship import attest
 from lockstep.ship.verify import same_inputs
 
@@ -19,7 +20,9 @@ def rebuild(definition: Mapping[str, Any]) -> str:
     LockstepError where the checkout does not hold the inputs that were recorded.
     """
     asked = definition["externalParameters"]
-    matrix, image, arch = load(), str(asked["image"]), Arch(asked["arch"])
-    same_inputs(definition, attest.inputs_of(image, arch, matrix.images[image].backends))
+    matrix, arch = load(), Arch(asked["arch"])
+    image, part = split_name(matrix, str(asked["image"]))
+    with_part, name = narrow(matrix, image, part)
+    same_inputs(definition, attest.inputs_of(image, arch, with_part.images[name].backends))
     options = Options(base=str(asked["base"]), compression=str(asked["compression"]), no_cache=True)
-    return make_image(matrix, image, arch, options).digest
+    return make_image(matrix, image, arch, options, part).digest
