@@ -51,5 +51,3 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    finally:
-        gc.freeze()  # nothing that is left is worth collecting at the exit
