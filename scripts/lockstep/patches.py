@@ -79,6 +79,15 @@ def locked(package: str, root: Path = paths.ROOT) -> list[Use]:
     ]
 
 
+def declared(package: str, version: str) -> list[tuple[str, str]]:
+    """Return the (id, path) of every patch and removal that is declared for a version of a package; reads no wheel."""
+    folder = FOLDER / package
+    if not folder.is_dir():
+        return []
+    found = [(patch.id, path) for patch in load_patches(folder) if version in patch.versions for path in patch.paths]
+    return found + [(item.id, item.path) for item in load_removals(folder) if version in item.versions]
+
+
 @dataclass(frozen=True)
 class Forecast:
     """The rows of one package and version, and the bytes that were fetched to judge them."""

@@ -44,8 +44,25 @@ def problems(matrix: Matrix) -> Iterator[Problem]:
                     f'no backend of this image has "{package}" under optional',
                     f"write one of {', '.join(sorted(offered))}" if offered else "leave it out",
                 )
+    yield from _arch_differences(matrix)
     for name, backend in matrix.backends.items():
         yield from _backend(matrix, ("backends", name), backend)
+
+
+def _arch_differences(matrix: Matrix) -> Iterator[Problem]:
+    for number, item in enumerate(matrix.arch_differences):
+        key: Key = ("arch_differences", number)
+        whole = item.what in ("setting", "deb")
+        if whole == bool(item.backends):
+            fault = "belongs to the whole image, not to a venv" if whole else "names no venv that it is about"
+            fix = "leave backends out" if whole else "add backends"
+            yield Problem(key, f"the {item.what} {item.name} {fault}", fix)
+        for place, mate in enumerate(item.backends):
+            if mate not in matrix.backends:
+                names = ", ".join(matrix.backends)
+                yield Problem((*key, "backends", place), f'there is no backend "{mate}"', f"write one of {names}")
+        if item.only_on is not None and item.only_on not in matrix.arches:
+            yield Problem((*key, "only_on"), f"{item.only_on} is not among arches", "remove the entry")
 
 
 def _backend(matrix: Matrix, key: Key, backend: Backend) -> Iterator[Problem]:

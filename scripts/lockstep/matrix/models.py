@@ -132,6 +132,19 @@ class AddOn(Model):
     why: Why
 
 
+class ArchDifference(Model):
+    """Declares one thing that is not the same on both architectures; any other fails `make arch-report`."""
+
+    what: Annotated[
+        Literal["package", "source", "script", "patch", "setting", "deb"],
+        Field(description="source: what a compiled package is built from; setting: the image's ENV, labels and so on"),
+    ]
+    name: Annotated[str, Field(min_length=1, description="as the report prints it")]
+    backends: Annotated[list[Name], Field(description="the venvs; none for a setting or a deb")] = []
+    only_on: Annotated[ArchName | None, Field(description="left out: it is on both, and not the same")] = None
+    why: Why
+
+
 class Downstream(Model):
     """A source tree that uses packages of the venvs; `make bump` checks it against the versions that they move to."""
 
@@ -156,6 +169,9 @@ class Matrix(Model):
     mirror: Annotated[dict[Package, MirrorSpec], Field(description="wheels that no build may depend on fetching")] = {}
     backends: dict[Name, Backend]
     images: dict[Name, Image]
+    arch_differences: Annotated[
+        list[ArchDifference], Field(description="what differs between the architectures; anything else is a fault")
+    ] = []
     add_ons: Annotated[list[AddOn], Field(description="what a user may add; never in an image")] = []
     downstream: Annotated[list[Downstream], Field(description="source trees that `make bump` checks")] = []
     audit: Annotated[AuditRules, Field(description="what `make audit` finds and is right to be there")] = AuditRules()
