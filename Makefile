@@ -67,9 +67,11 @@ lock-base: setup ## lock the Debian packages of the base as the archive is now
 base: setup ## make the base's root file systems for ARCH
 	@$(LOCKSTEP) base --arch $(ARCH)
 
-.PHONY: audit diff explain
+.PHONY: audit arch-report diff explain
 audit: setup ## look for faults inside IMAGE for ARCH (BACKENDS=, WITHOUT=), or inside AT=<venv, root, layout, tar or lock>; runs nothing of it
 	@$(LOCKSTEP) audit $(if $(AT),$(AT) $(if $(WITHOUT),--without "$(WITHOUT)"),--image $(IMAGE) --arch $(ARCH) $(PART))
+arch-report: setup ## say what differs between the architectures of IMAGE (default: every image); fail where versions.yaml does not declare it (BACKENDS=, WITHOUT=, SCRIPTS=1: read the wheels too, JSON=1)
+	@$(LOCKSTEP) arch-report $(if $(filter command line,$(origin IMAGE)),$(IMAGE)) $(PART) $(if $(SCRIPTS),--scripts) $(if $(JSON),--json)
 diff: setup ## say what changed from image A=… to image B=… (layouts, tars or references)
 	@$(LOCKSTEP) diff $(A) $(B) --arch $(ARCH)
 explain: setup ## say who holds package PKG=… where it is in BACKEND=…
@@ -103,7 +105,7 @@ mirror-pull: setup ## pull mirrored wheels from a registry (FROM=REGISTRY/NAME)
 
 .PHONY: push merge sqsh flatten layer-report slurm sbom verify
 push: setup ## push what was built of IMAGE to $$REGISTRY/IMAGE or REF=, every architecture or ARCH=, then move TAG= (SIGN_KEY=)
-	@$(LOCKSTEP) push $(IMAGE) $(if $(TAG),--tag $(TAG)) $(if $(REF),--ref $(REF)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH)) $(if $(SIGN_KEY),--sign-key $(SIGN_KEY))
+	@$(LOCKSTEP) push $(IMAGE) $(PART) $(if $(TAG),--tag $(TAG)) $(if $(REF),--ref $(REF)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH)) $(if $(SIGN_KEY),--sign-key $(SIGN_KEY))
 merge: setup ## make one index of DIGESTS="sha256:… sha256:…" that are in the registry, and move REF=HOST/PATH:TAG to it
 	@$(LOCKSTEP) merge $(REF) $(DIGESTS)
 sqsh: setup ## make the .sqsh of IMAGE for ARCH (FROM=reference|layout|tarball|docker-daemon:NAME, OUT=, REF=, COMP=, LEVEL=, PROCESSORS=)
@@ -117,7 +119,7 @@ sbom: setup ## write the CycloneDX SBOM of IMAGE for ARCH (OUT=)
 verify: setup ## check REF=: digests, signature (KEY=public.pem), SBOM against the layers, and with REBUILD=1 that it builds the same
 	@$(LOCKSTEP) verify $(REF) $(if $(KEY),--key $(KEY)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH)) $(if $(REBUILD),--rebuild)
 slurm: setup ## print the enroot, srun and sbatch lines of IMAGE (REF=, TAG=), and write a job that probes it on each node
-	@$(LOCKSTEP) slurm $(IMAGE) $(if $(REF),--ref $(REF)) $(if $(TAG),--tag $(TAG))
+	@$(LOCKSTEP) slurm $(IMAGE) $(PART) $(if $(REF),--ref $(REF)) $(if $(TAG),--tag $(TAG))
 
 .PHONY: patches add-ons runtime-wheel
 patches: setup ## print every patch and how it stands on the locked version (VERSION=, PACKAGE= forecast another)
