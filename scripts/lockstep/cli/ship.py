@@ -28,22 +28,25 @@ def push(
     arch: Annotated[list[str] | None, typer.Option(help="only this architecture; may be given more than once")] = None,
     attest: Annotated[bool, typer.Option(help="attach SBOM and provenance")] = True,
     sign_key: Annotated[str, typer.Option(help="PEM private key to sign with; its password is in SIGN_PASSWORD")] = "",
+    backends: _Backends = "",
+    without: _Without = "",
 ) -> None:
     """Push what was built: each architecture by digest, then one index, then the tag, last."""
-    from lockstep.cli.options import known_arch, known_image
+    from lockstep.cli.options import chosen_image, known_arch
     from lockstep.console import note, out
     from lockstep.matrix import load
     from lockstep.ship import attest as attesting
     from lockstep.ship import push as pushing
     from lockstep.ship import refs, sign
     from lockstep.ship.describe import documents
+    from lockstep.ship.named import require_own_name
 
-    matrix = load()
-    known_image(image, matrix)
+    matrix, image = chosen_image(image, load(), backends, without)
     arches = [known_arch(each, matrix) for each in arch or matrix.arches]
     target = refs.parse(ref or pushing.default_target(image))
     target = target.with_tag(tag) if tag else target
     images = pushing.built_images(image, arches)
+    require_own_name(matrix, images, target)
     # Before anything is sent: this refuses a checkout whose locks are not those of the image.
     papers = [documents(matrix, image, each, held, target) for each, held in zip(arches, images, strict=True) if attest]
     pushing.push_by_digest(images, target)
@@ -71,13 +74,16 @@ def merge(
     """Make one index of images that are in the registry, and move the tag to it: CI with a runner per architecture."""
     from lockstep.console import out
     from lockstep.errors import LockstepError
+    from lockstep.matrix import load
     from lockstep.ship import push as pushing
     from lockstep.ship import refs
+    from lockstep.ship.named import require_own_name
 
-    target = refs.parse(ref)
+    matrix, target = load(), refs.parse(ref)
     if not target.tag:
         raise LockstepError("no tag is named", where=ref, fix="give HOST/PATH:TAG")
-    index = pushing.merge(target, [each.rpartition("@")[2] for each in digests])
+    wanted = [each.rpartition("@")[2] for each in digests]
+    index = pushing.merge(target, wanted, lambda images: require_own_name(matrix, images, target))
     out.print(str(target.with_digest(index.digest)), soft_wrap=True)
 
 
@@ -156,9 +162,11 @@ def slurm(
     ref: Annotated[str, typer.Option(help="the reference as pushed; default $REGISTRY/IMAGE:TAG")] = "",
     tag: Annotated[str, typer.Option(help="the tag where no reference is given")] = "latest",
     job: Annotated[str, typer.Option(help="where the example job is written; default build/IMAGE.sbatch")] = "",
+    backends: _Backends = "",
+    without: _Without = "",
 ) -> None:
     """Print the enroot, srun and sbatch lines for a reference, and write a job that probes the image on each node."""
-    from lockstep.cli.options import known_image
+    from lockstep.cli.options import chosen_image
     from lockstep.console import out
     from lockstep.matrix import load
     from lockstep.paths import BUILD
@@ -166,8 +174,7 @@ def slurm(
     from lockstep.ship import refs
     from lockstep.ship import slurm as lines
 
-    matrix = load()
-    known_image(image, matrix)
+    matrix, image = chosen_image(image, load(), backends, without)
     parsed = refs.parse(ref or pushing.default_target(image, tag))
     path = Path(job) if job else BUILD / f"{image}.sbatch"
     lines.write_job(path, image, matrix, parsed)

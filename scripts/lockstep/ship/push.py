@@ -135,11 +135,13 @@ def move_tag(layout: Layout, target: Ref, index: Index, access: Access) -> None:
         console.note(f"{target} is {index.digest}")
 
 
-def merge(target: Ref, wanted: Sequence[str]) -> Index:
+def merge(
+    target: Ref, wanted: Sequence[str], check: Callable[[Sequence[OciImage]], None] = lambda _images: None
+) -> Index:
     """Make the index of images that are in the registry already, by their digests, and move target's tag to it.
 
     For CI, where each architecture is built and pushed on a runner of its own and one job merges. Every digest must be
-    there: else LockstepError, and the tag stays.
+    there: else LockstepError, and the tag stays. `check` sees the images before the tag moves, and may refuse.
     """
     access = Access.of(target.registry)
     registry = Registry(target, access)
@@ -157,6 +159,7 @@ def merge(target: Ref, wanted: Sequence[str]) -> Index:
             put_blob(layout, manifest.body, manifest.media_type)
             put_blob(layout, registry.blob(manifest.data["config"]["digest"]), "")
             images.append(OciImage(layout, Descriptor(manifest.media_type, digest, len(manifest.body)), manifest.data))
+        check(images)
         index = index_of(images)
         write_layout(layout.path, [], [Descriptor(index.media_type, index.digest, len(index.body))])
         put_blob(layout, index.body, index.media_type)

@@ -8,6 +8,7 @@ from pathlib import Path
 from lockstep.errors import LockstepError
 from lockstep.files import write_text
 from lockstep.matrix import Matrix
+from lockstep.narrow import left_out_module
 from lockstep.ship.refs import Ref
 
 _HEAD = "# Written by `make slurm`; change the #SBATCH lines to your site's."
@@ -57,12 +58,14 @@ def job_text(image: str, matrix: Matrix, ref: Ref) -> str:
     """Return an sbatch file that imports, on each node, every module that the image's backends promise to import.
 
     Its first argument may name another reference or a .sqsh. Modules run in processes of their own, so that one that
-    kills its process is named and does not hide the others. The job fails if any of them does.
+    kills its process is named and does not hide the others. The job fails if any of them does. Modules of packages that
+    the image was built without are left out.
     """
     probes = [
         f"probe {shlex.quote(backend)} {shlex.quote(module)}"
         for backend in matrix.images[image].backends
         for module in matrix.backends[backend].imports
+        if not left_out_module(matrix, image, backend, module)
     ]
     if not probes:
         raise LockstepError(
