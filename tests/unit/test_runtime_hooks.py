@@ -215,14 +215,19 @@ def test_the_switch_and_the_package_name_the_same_modules() -> None:
     assert set(ast.literal_eval(names)) == set(HOOKS)
 
 
-def test_a_switch_that_is_read_twice_lays_one_finder(venv: Path) -> None:
+def test_a_switch_that_is_read_twice_lays_one_shim(venv: Path) -> None:
     # Python 3.11 reads the .pth files of a venv twice by itself.
-    code = """
+    code = f"""
     import site, sys
     site.addsitedir(next(path for path in sys.path if path.endswith("site-packages")), set())
-    print(len([finder for finder in sys.meta_path if hasattr(finder, "lockstep_runtime")]))
+    import lockstep_runtime
+    assert len([finder for finder in sys.meta_path if lockstep_runtime.is_ours(finder)]) >= 2
+    import torch
+    shim = torch.UntypedStorage._new_shared_cuda
+    (original,) = [cell.cell_contents for cell in shim.__closure__ if callable(cell.cell_contents)]
+    print(shim(0, {NEWER})[0], original.__module__)
     """
-    assert _python(venv, code) == "1"
+    assert _python(venv, code) == "2 torch"
 
 
 def test_the_module_keeps_its_loader_and_its_source(venv: Path) -> None:

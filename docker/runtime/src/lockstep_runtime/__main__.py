@@ -6,7 +6,7 @@ import importlib
 import sys
 
 import lockstep_runtime
-from lockstep_runtime import HOOKS, is_ours, kernel, loading
+from lockstep_runtime import HOOKS, kernel, loading, switched_on
 
 REMEDY = (
     "senders that use it (expandable segments of torch's allocator, for one) fail or fall back to a slower way: "
@@ -18,8 +18,7 @@ REMEDY = (
 def main() -> int:
     """Print the report; 0, or 1 where a hook failed or descriptors cannot be passed over a socket."""
     print(f"lockstep_runtime {lockstep_runtime.__version__} in {sys.prefix}, Python {sys.version.split()[0]}")
-    on = any(map(is_ours, sys.meta_path))
-    print(f"  switched {'on' if on else 'off: LOCKSTEP_RUNTIME=0, or no lockstep_runtime.pth'}")
+    print(f"  switched {'on' if switched_on() else 'off: LOCKSTEP_RUNTIME=0, or no lockstep_runtime.pth'}")
     failed = False
     exchanges = kernel.exchanges()  # before torch is imported: it starts threads, and these checks fork
     for module, (hook, _) in HOOKS.items():
