@@ -72,8 +72,8 @@ audit: setup ## look for faults inside IMAGE for ARCH (BACKENDS=, WITHOUT=), or 
 	@$(LOCKSTEP) audit $(if $(AT),$(AT) $(if $(WITHOUT),--without "$(WITHOUT)"),--image $(IMAGE) --arch $(ARCH) $(PART))
 arch-report: setup ## say what differs between the architectures of IMAGE (default: every image); fail where versions.yaml does not declare it (BACKENDS=, WITHOUT=, SCRIPTS=1: read the wheels too, JSON=1)
 	@$(LOCKSTEP) arch-report $(if $(filter command line,$(origin IMAGE)),$(IMAGE)) $(PART) $(if $(SCRIPTS),--scripts) $(if $(JSON),--json)
-diff: setup ## say what changed from image A=… to image B=… (layouts, tars or references)
-	@$(LOCKSTEP) diff $(A) $(B) --arch $(ARCH)
+diff: setup ## say what changed from image A=… to image B=… (built images, layouts, tars or references; B may be A's BACKENDS=, WITHOUT=)
+	@$(LOCKSTEP) diff $(A) $(B) --arch $(ARCH) $(PART)
 explain: setup ## say who holds package PKG=… where it is in BACKEND=…
 	@$(LOCKSTEP) explain $(PKG) --backend $(BACKEND) --arch $(ARCH) $(if $(WITHOUT),--without "$(WITHOUT)")
 
@@ -83,7 +83,7 @@ bump: setup ## move BACKEND=vllm (or PACKAGE=) TO=0.30.0, relock, and report wha
 why: setup ## say why LAYER=… of IMAGE would be built again, or that it would not
 	@$(LOCKSTEP) why "$(LAYER)" --image $(IMAGE) --arch $(ARCH) $(PART)
 repro: setup ## build IMAGE from nothing twice with all varied that may vary, and compare (TIMES=2)
-	@$(LOCKSTEP) repro $(IMAGE) --arch $(ARCH) $(if $(TIMES),--times $(TIMES))
+	@$(LOCKSTEP) repro $(IMAGE) --arch $(ARCH) $(PART) $(if $(TIMES),--times $(TIMES))
 
 .PHONY: check-source
 check-source: setup ## say what PACKAGE=vllm breaks in the tree DIR=… at TO=… (FROM=… tells what is new)
@@ -149,4 +149,4 @@ acceptance: test network-tests ## everything, and the real IMAGE (default vllm) 
 	@$(MAKE) probe IMAGE=$(IMAGE)
 	@$(MAKE) audit IMAGE=$(IMAGE)
 bench: setup ## measure IMAGE beside its peers (uv, zstd) and write docs/bench.md
-	@$(LOCKSTEP) bench $(IMAGE) --arch $(ARCH)
+	@$(LOCKSTEP) bench $(IMAGE) --arch $(ARCH) $(PART)

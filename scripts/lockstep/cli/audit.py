@@ -82,11 +82,13 @@ def audit(
 
 
 def diff(
-    a: Annotated[str, typer.Argument(help="an OCI layout, an image's tar, or a reference in a registry")],
-    b: Annotated[str, typer.Argument(help="the other image")],
+    a: Annotated[str, typer.Argument(help="an image built here, an OCI layout, a tar, or a registry's reference")],
+    b: Annotated[str, typer.Argument(help="the other image")] = "",
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64, where an image has both")] = "",
     probes_a: Annotated[Path | None, typer.Option(help="the probe record of A")] = None,
     probes_b: Annotated[Path | None, typer.Option(help="the probe record of B")] = None,
+    backends: Annotated[str, typer.Option(help="without B: only these backends of image A are B")] = "",
+    without: Annotated[str, typer.Option(help="without B: image A without these packages is B")] = "",
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Say what changed from image A to image B. Exit code 1 where a probe passes in A and fails in B."""
@@ -95,8 +97,15 @@ def diff(
     from lockstep.console import out
     from lockstep.diff import CLASSES, compare, probe_record, read_side
     from lockstep.diff_report import print_difference
+    from lockstep.errors import LockstepError
 
     target = _arch(arch)
+    if not b:
+        part = _layout(a, arch, backends, without)
+        if not part.exists():
+            raise LockstepError("has not been built", where=str(part), fix="build it with `make image`, or name B=")
+        b = str(part)
+    a, b = _built(a, arch), _built(b, arch)
     found = compare(
         read_side(a, target, probes_a or probe_record(a)), read_side(b, target, probes_b or probe_record(b))
     )
@@ -134,6 +143,18 @@ def explain(
             rows.add_row(escape(bound.source), escape(bound.text), force, escape(bound.why))
         out.print(rows)
     out.print(escape(found.verdict()), soft_wrap=True)
+
+
+def _built(text: str, arch: str) -> str:
+    """Return the layout of an image that is named as in versions.yaml and was built here; other words as they are."""
+    from lockstep.matrix import load
+    from lockstep.narrow import with_narrowed
+    from lockstep.paths import VERSIONS
+
+    if Path(text).exists() or not VERSIONS.is_file() or text not in with_narrowed(load(), text).images:
+        return text
+    layout = _layout(text, arch, "", "")
+    return str(layout) if layout.exists() else text
 
 
 def _layout(image: str, arch: str, backends: str, without: str) -> Path:

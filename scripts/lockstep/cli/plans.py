@@ -90,15 +90,16 @@ def repro(
     times: Annotated[int, typer.Option(help="how many builds to compare")] = 2,
     load: Annotated[int, typer.Option(help="busy processes beside every second build; -1: one per core")] = -1,
     base: Annotated[str, typer.Option(help="bootstrap (Debian) or cuda (NVIDIA)")] = "bootstrap",
+    backends: Annotated[str, typer.Option(help="only these backends of the image")] = "",
+    without: Annotated[str, typer.Option(help="leave out these packages that are compiled from source")] = "",
 ) -> None:
     """Build from nothing several times, everything varied that may vary; exit code 1 where two digests differ."""
-    from lockstep.cli.options import known_arch, known_image
+    from lockstep.cli.options import chosen_image, known_arch
     from lockstep.console import out, table
     from lockstep.matrix import load as load_matrix
     from lockstep.repro import prove
 
-    matrix = load_matrix()
-    known_image(image, matrix)
+    matrix, image = chosen_image(image, load_matrix(), backends, without)
     target = known_arch(arch, matrix)
     proof = prove(image, target, times, load=None if load < 0 else load, base=base)
     rows = table("build", "digest", "seconds", "varied", right=("seconds",))
@@ -119,17 +120,18 @@ def bench(
     image: Annotated[str, typer.Argument(help="an image of versions.yaml")],
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
     out_path: Annotated[Path | None, typer.Option("--out", help="the file; docs/bench.md by default")] = None,
+    backends: Annotated[str, typer.Option(help="only these backends of the image")] = "",
+    without: Annotated[str, typer.Option(help="leave out these packages that are compiled from source")] = "",
 ) -> None:
     """Measure an image beside its peers and write docs/bench.md; nothing fails for a bar that is missed."""
     from lockstep.bench import as_markdown, write_bench
     from lockstep.bench import bench as measure
-    from lockstep.cli.options import known_arch, known_image
+    from lockstep.cli.options import chosen_image, known_arch
     from lockstep.console import out
     from lockstep.matrix import load
     from lockstep.paths import ROOT
 
-    matrix = load()
-    known_image(image, matrix)
+    matrix, image = chosen_image(image, load(), backends, without)
     found = measure(matrix, image, known_arch(arch, matrix))
     path = write_bench(found, out_path or ROOT / "docs" / "bench.md")
     out.print(as_markdown(found), markup=False, soft_wrap=True)
