@@ -68,7 +68,7 @@ def register_layout(engine: Engine, layout_dir: Path, name: str) -> str:
     # A collection of the build cache may fall between the look and the import; what it took is brought by the second.
     while True:
         archive = _import_archive(image, name, missing)
-        _feed((*ctr, "images", "import", "--local", "--no-unpack", "--digests=false", "-"), archive)
+        _feed((*ctr, "images", "import", "--local", "--all-platforms", "--no-unpack", "--digests=false", "-"), archive)
         lost = whole - _held(ctr)
         if not lost:
             return image.manifest

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lockstep import engine_private
+from lockstep.arch import Arch, host_arch
 from lockstep.engine import Engine, engine_status, private_engine
 from lockstep.engine_images import register_layout
 from lockstep.engine_private import EngineDir, engine_dir, running_pid
@@ -90,6 +91,18 @@ def test_an_image_is_named_without_its_blobs_and_runs(where: EngineDir, layout: 
     assert _docker(engine, "image", "inspect", "--format", "{{.Id}}", "lockstep/tiny:1").strip() == digest
     restricted = ("--network", "none", "--read-only", "--user", "12345:12345", "--tmpfs", "/tmp")
     assert "tini version" in _docker(engine, "run", "--rm", *restricted, "lockstep/tiny:1")
+
+
+def test_an_image_of_the_other_architecture_is_named_too(where: EngineDir, layout: Path, tmp_path: Path) -> None:
+    """Containerd's import leaves out what is not of its own platform unless it is told to take all."""
+    engine = private_engine(where)
+    other = next(arch for arch in Arch if arch is not host_arch())
+    export = f"type=oci,tar=false,dest={tmp_path / 'oci'},compression=zstd,force-compression=true"
+    words = ("--provenance=false", "--platform", other.platform, "--output", export, str(layout.parent))
+    _docker(engine, "buildx", "build", *words)
+    digest = register_layout(engine, tmp_path / "oci", "lockstep/tiny:other")
+    inspect = ("image", "inspect", "--format", "{{.Id}} {{.Architecture}}", "lockstep/tiny:other")
+    assert _docker(engine, *inspect).split() == [digest, other.docker]
 
 
 def test_an_image_outlives_the_build_cache(where: EngineDir, layout: Path) -> None:
