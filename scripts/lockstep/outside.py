@@ -80,7 +80,7 @@ def _not_built(matrix: Matrix, target: Target) -> LockstepError:
         "is not built",
         where="wheels/",
         fix=f"run `make wheels PACKAGE={target.package} LINE={target.line} ARCH={target.arch}`, "
-        "or say WHEELS=1 to build it with the image",
+        f"say WHEELS=1 to build it with the image, or WITHOUT={target.package} for an image that lacks it",
     )
 
 
