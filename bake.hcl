@@ -27,7 +27,7 @@ target "_all" {
   attest = ["type=provenance,disabled=true", "type=sbom,disabled=true"]
   # A cache that cannot be written must not lose a finished image (CASES D10).
   cache-to   = CACHE_TO == "" ? [] : ["${CACHE_TO},ignore-error=true"]
-  cache-from = CACHE_FROM == "" ? [] : [CACHE_FROM]
+  cache-from = compact(split(" ", CACHE_FROM))
 }
 
 target "vllm-x86_64" {

@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep import cache_refs
 from lockstep.arch import Arch, host_arch
 from lockstep.bake_progress import Follower, Step
 from lockstep.base import Role, make_bases
-from lockstep.console import warn
+from lockstep.console import megabytes, note, warn
 from lockstep.disk import require_disk
 from lockstep.engine import Engine
 from lockstep.errors import LockstepError
@@ -112,6 +113,7 @@ def build(
     pool = OCI / ".pool"
     target = f"{image}-{arch}"
     parts = _parts(image, arch, layers, bake_file)
+    caches = cache_refs.usable(options.cache_from)
     with build_secrets() as secrets:
         words = engine.docker_cmd("buildx", "bake", "--file", bake_file, "--progress", "rawjson")
         words += engine.bake_network(target)
@@ -124,14 +126,22 @@ def build(
             engine.env,
             BASE=options.base,
             CACHE_TO=options.cache_to,
-            CACHE_FROM=options.cache_from,
+            CACHE_FROM=" ".join(caches),
             SOURCE_DATE_EPOCH=str(matrix.epoch),
             BUILDX_NO_DEFAULT_ATTESTATIONS="1",
             DOCKER_BUILDKIT="1",
         )
-        follower = _bake(words, env, len(layers))
+        try:
+            follower = _bake(words, env, len(layers))
+        except LockstepError as error:
+            if not caches or not cache_refs.lost(error.what):
+                raise
+            warn("a cache that was read lost its content meanwhile; building once more without CACHE_FROM")
+            follower = _bake(words, {**env, "CACHE_FROM": ""}, len(layers))
     for fault in follower.cache_faults():
         warn(f"{fault}; the image does not depend on it")
+    if freed := cache_refs.prune_local(options.cache_to):
+        note(f"removed {megabytes(freed)} MB that earlier builds left in the cache's folder")
     layout = OCI / f"{image}.{arch}"
     digest, size = adopt(pool / target, layout)
     built = Built(image, arch, layout, digest, size, time.monotonic() - began, tuple(follower.steps()))

@@ -14,6 +14,7 @@ import pytest
 
 import auditkit
 import imagekit
+import shipkit
 import wheelkit
 from imagekit import Checkout
 from lockstep.engine import ensure_engine
@@ -110,6 +111,23 @@ def test_D10_a_dead_cache_does_not_lose_the_image(smoke: Checkout) -> None:
     said = smoke.ok("image", "smoke", "--cache-to", cache, "--cache-from", cache)
     assert smoke.digest("smoke") in said
     assert "warning" in said
+
+
+@shipkit.needs_registry
+def test_D10_a_cache_whose_blobs_were_collected_is_left_out(
+    smoke: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "no-docker"))
+    with shipkit.registry(tmp_path / "registry") as server:
+        live, gone = (f"type=registry,ref={server.host}/cache:{name}" for name in ("live", "gone"))
+        said = smoke.ok("image", "smoke", "--cache-to", f"{live},mode=max", "--cache-from", f"{gone} {live}")
+        assert f"the cache {gone} is left out: the registry has no such reference" in said
+        said = smoke.ok("image", "smoke", "--cache-from", live)
+        assert "left out" not in said
+        max((tmp_path / "registry").rglob("data"), key=lambda path: path.stat().st_size).unlink()
+        said = smoke.ok("image", "smoke", "--cache-from", live)
+    assert f"the cache {live} is left out: 1 of its" in said
+    assert smoke.digest("smoke") in said
 
 
 def test_a_tampered_hash_stops_the_build_and_keeps_the_last_image(smoke: Checkout, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def build_app(command: str = "") -> typer.Typer:
 
 def main() -> None:
     """Run the program; a LockstepError becomes one line on stderr and exit code 1."""
-    # A start makes some hundred thousand objects that live to its end: collecting them again and again is a tenth of it.
+    # A start makes some hundred thousand objects that live to its end: collecting them over and over is a tenth of it.
     gc.set_threshold(50_000, 20, 50)
     # Looking for plug-ins that no one here has would read the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
