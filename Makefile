@@ -104,11 +104,11 @@ mirror-pull: setup ## pull mirrored wheels from a registry (FROM=REGISTRY/NAME)
 	@$(LOCKSTEP) mirror-pull $(FROM)
 
 .PHONY: push merge sqsh flatten layer-report slurm sbom verify
-push: setup ## push what was built of IMAGE to $$REGISTRY/IMAGE or REF=, every architecture or ARCH=, then move TAG= (SIGN_KEY=)
+push: setup ## push what was built of IMAGE to $$REGISTRY/IMAGE or REF=, every architecture or ARCH=, then move TAG= (BACKENDS=, WITHOUT=, SIGN_KEY=)
 	@$(LOCKSTEP) push $(IMAGE) $(PART) $(if $(TAG),--tag $(TAG)) $(if $(REF),--ref $(REF)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH)) $(if $(SIGN_KEY),--sign-key $(SIGN_KEY))
 merge: setup ## make one index of DIGESTS="sha256:… sha256:…" that are in the registry, and move REF=HOST/PATH:TAG to it
 	@$(LOCKSTEP) merge $(REF) $(DIGESTS)
-sqsh: setup ## make the .sqsh of IMAGE for ARCH (FROM=reference|layout|tarball|docker-daemon:NAME, OUT=, REF=, COMP=, LEVEL=, PROCESSORS=)
+sqsh: setup ## make the .sqsh of IMAGE for ARCH (BACKENDS=, WITHOUT=, FROM=reference|layout|tarball|docker-daemon:NAME, OUT=, REF=, COMP=, LEVEL=, PROCESSORS=)
 	@$(LOCKSTEP) sqsh $(IMAGE) --arch $(ARCH) $(PART) $(if $(FROM),--from $(FROM)) $(if $(OUT),--out $(OUT)) $(if $(REF),--ref $(REF)) $(if $(COMP),--comp $(COMP)) $(if $(LEVEL),--level $(LEVEL)) $(if $(PROCESSORS),--processors $(PROCESSORS))
 flatten: setup ## write the merged tree of IMAGE for ARCH as one tar (FROM=, OUT=)
 	@$(LOCKSTEP) flatten $(IMAGE) --arch $(ARCH) $(PART) $(if $(FROM),--from $(FROM)) $(if $(OUT),--out $(OUT))
@@ -118,7 +118,7 @@ sbom: setup ## write the CycloneDX SBOM of IMAGE for ARCH (OUT=)
 	@$(LOCKSTEP) sbom $(IMAGE) --arch $(ARCH) $(PART) $(if $(OUT),--out $(OUT))
 verify: setup ## check REF=: digests, signature (KEY=public.pem), SBOM against the layers, and with REBUILD=1 that it builds the same
 	@$(LOCKSTEP) verify $(REF) $(if $(KEY),--key $(KEY)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH)) $(if $(REBUILD),--rebuild)
-slurm: setup ## print the enroot, srun and sbatch lines of IMAGE (REF=, TAG=), and write a job that probes it on each node
+slurm: setup ## print the enroot, srun and sbatch lines of IMAGE (BACKENDS=, WITHOUT=, REF=, TAG=), and write a job that probes it on each node
 	@$(LOCKSTEP) slurm $(IMAGE) $(PART) $(if $(REF),--ref $(REF)) $(if $(TAG),--tag $(TAG))
 
 .PHONY: patches add-ons runtime-wheel

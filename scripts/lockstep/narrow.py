@@ -32,6 +32,12 @@ class Narrowing:
         packages = {str(canonicalize_name(name)) for name in parse_names(without)}
         return cls(tuple(parse_names(backends)), tuple(sorted(packages)))
 
+    def sentence(self, image: str) -> str:
+        """Return what this keeps of an image, in words."""
+        words = [f"only {', '.join(self.backends)}"] if self.backends else []
+        words += [f"without {', '.join(self.without)}"] if self.without else []
+        return ", ".join((f"of {image}", *words))
+
     def __bool__(self) -> bool:
         return bool(self.backends or self.without)
 

@@ -113,6 +113,7 @@ def image(
     """Build an image into build/oci/, name it in the engine, and print digest, size and times."""
     from lockstep.build import Options
     from lockstep.cli.options import chosen_part, known_arch, one_of
+    from lockstep.console import out
     from lockstep.image import make_image, report
     from lockstep.matrix import load
 
@@ -127,6 +128,8 @@ def image(
     )
     target = known_arch(arch, matrix)
     report(make_image(matrix, name, target, options, part, wheels=wheels))
+    if part:
+        out.print(f"part    {part.sentence(name)}", soft_wrap=True)
 
 
 def probe(
@@ -137,12 +140,15 @@ def probe(
     without: Annotated[str, typer.Option(help="leave out these packages that are compiled from source")] = "",
 ) -> None:
     """Run an image and look into it as root and as a cluster's user."""
-    from lockstep.cli.options import chosen_image, known_arch
+    from lockstep.cli.options import chosen_part, known_arch
     from lockstep.console import out
     from lockstep.matrix import load
+    from lockstep.narrow import LEFT_OUT, narrow
     from lockstep.paths import ROOT
     from lockstep.probe import probe as probe_image
 
-    matrix, name = chosen_image(name, load(), backends, without)
+    whole, part = chosen_part(name, load(), backends, without)
+    matrix, name = narrow(load(), whole, part)
     record = probe_image(matrix, name, known_arch(arch, matrix), select)
-    out.print(f"every probe passed; recorded in {record.relative_to(ROOT)}")
+    but = f" but for {', '.join(part.without)}, {LEFT_OUT}" if part.without else ""
+    out.print(f"every probe passed{but}; recorded in {record.relative_to(ROOT)}", soft_wrap=True)
