@@ -103,7 +103,7 @@ mirror-push: setup ## push the mirrored wheels to a registry (TO=REGISTRY/NAME)
 mirror-pull: setup ## pull mirrored wheels from a registry (FROM=REGISTRY/NAME)
 	@$(LOCKSTEP) mirror-pull $(FROM)
 
-.PHONY: push merge sqsh flatten layer-report slurm sbom verify
+.PHONY: push merge sqsh flatten layer-report slurm sbom verify cache-prune
 push: setup ## push what was built of IMAGE to $$REGISTRY/IMAGE or REF=, every architecture or ARCH=, then move TAG= (BACKENDS=, WITHOUT=, SIGN_KEY=)
 	@$(LOCKSTEP) push $(IMAGE) $(PART) $(if $(TAG),--tag $(TAG)) $(if $(REF),--ref $(REF)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH)) $(if $(SIGN_KEY),--sign-key $(SIGN_KEY))
 merge: setup ## make one index of DIGESTS="sha256:… sha256:…" that are in the registry, and move REF=HOST/PATH:TAG to it
@@ -118,6 +118,8 @@ sbom: setup ## write the CycloneDX SBOM of IMAGE for ARCH (OUT=)
 	@$(LOCKSTEP) sbom $(IMAGE) --arch $(ARCH) $(PART) $(if $(OUT),--out $(OUT))
 verify: setup ## check REF=: digests, signature (KEY=public.pem), SBOM against the layers, and with REBUILD=1 that it builds the same
 	@$(LOCKSTEP) verify $(REF) $(if $(KEY),--key $(KEY)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH)) $(if $(REBUILD),--rebuild)
+cache-prune: setup ## remove caches whose blobs are gone from a registry, and what is left over in a local cache (CACHE="HOST/PATH HOST/PATH:TAG folder", DRY_RUN=1)
+	@$(LOCKSTEP) cache-prune $(CACHE) $(if $(DRY_RUN),--dry-run)
 slurm: setup ## print the enroot, srun and sbatch lines of IMAGE (BACKENDS=, WITHOUT=, REF=, TAG=), and write a job that probes it on each node
 	@$(LOCKSTEP) slurm $(IMAGE) $(PART) $(if $(REF),--ref $(REF)) $(if $(TAG),--tag $(TAG))
 

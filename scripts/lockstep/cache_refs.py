@@ -1,8 +1,9 @@
 """BuildKit caches that a build may read: leave out the dead ones before it starts (CASES D10).
 
 BuildKit takes a cache's manifest first and its blobs only when a step needs them, so a cache whose blobs were collected
-is not a miss but a failure in the middle of a build (moby/buildkit#2836). Whether it is whole is asked here, of the
-registry or the folder. What cannot be asked stays in: BuildKit only warns about a cache that it cannot reach.
+is not a miss but a failure in the middle of a build (moby/buildkit#2836; Docker 26.1 does so too). Whether it is whole
+is asked here, of the registry or the folder. What cannot be asked stays in: BuildKit only warns about a cache that it
+cannot reach.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
     from lockstep.ship.registry import Manifest, Registry
 
 _LOST = re.compile(
-    r"httpReadSeeker|blob (?:sha256:\w+ )?not found|failed to compute cache key.*not found|"
-    r"content digest sha256:\w+: not found"
+    r"httpReadSeeker|from remote: not found|blob (?:sha256:\w+ )?not found|content digest sha256:\w+: not found|"
+    # A file that COPY does not find is no lost blob.
+    r"failed to compute cache key: (?!failed to calculate checksum).*not found"
 )
 """What BuildKit says when a blob of an imported cache is gone (moby/buildkit#2332, #2836, docker/buildx#3374)."""
+_CONFIG = "application/vnd.buildkit.cacheconfig.v0"
+"""The type of a cache's configuration, which nothing else has."""
 _PARALLEL = 8
 _SETTLED = 3600.0
 """Seconds after which a blob that no index names is taken for left over, not for one that is being written."""
@@ -103,6 +107,28 @@ def in_registry(entry: str, ref: refs.Ref) -> Verdict:
     return Verdict(entry, "live")
 
 
+def prune_registry(text: str, *, dry_run: bool = False) -> list[Verdict]:
+    """Remove the dead caches of a repository (`HOST/PATH`), or the one of `HOST/PATH:TAG`; return what was found.
+
+    Only what is a BuildKit cache by its own configuration is looked at, so no image is ever removed, and only one with
+    blobs missing is removed: another tag of the same digest is as dead. LockstepError where the registry does not
+    answer, or does not allow deleting.
+    """
+    from lockstep.ship.registry import Registry
+
+    ref = refs.parse(text)
+    registry = Registry(ref)
+    found = []
+    for tag in [ref.tag] if ref.tag else registry.tags():
+        top = registry.manifest(tag)
+        if top is None or all(item.get("mediaType") != _CONFIG for item in _entries(top.data)):
+            continue
+        found.append(in_registry(str(ref.with_tag(tag)), ref.with_tag(tag)))
+        if found[-1].state == "dead" and not dry_run:
+            registry.delete(top.digest)
+    return found
+
+
 def _contents(registry: Registry, top: Manifest) -> tuple[int, list[str]]:
     """Return how many manifests below `top` are gone, and the blobs that it and they name."""
     gone, digests = 0, []
@@ -150,7 +176,7 @@ def _named(folder: Path) -> Iterator[Path]:
             waiting += _entries(json.loads(path.read_bytes()))
 
 
-def prune_local(cache_to: str) -> int:
+def prune_local(cache_to: str, *, dry_run: bool = False) -> int:
     """Remove what earlier builds left in the folders of `type=local` caches; return the bytes.
 
     BuildKit adds to such a folder and never removes anything (docker/buildx#310). Kept is what the index names, and
@@ -167,9 +193,9 @@ def prune_local(cache_to: str) -> int:
             kept, before = set(_named(folder)), time.time() - _SETTLED
             for path in (folder / "blobs").glob("sha256/*"):
                 if path not in kept and path.stat().st_mtime < before:
-                    size = path.stat().st_size
-                    path.unlink()
-                    freed += size
+                    freed += path.stat().st_size
+                    if not dry_run:
+                        path.unlink()
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return freed

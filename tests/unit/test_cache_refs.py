@@ -118,6 +118,38 @@ def test_D10_a_reference_that_the_registry_lacks_is_dead(server: TestRegistry) -
     assert (verdict.state, verdict.why) == ("dead", "the registry has no such reference")
 
 
+@needs_registry
+def test_D10_dead_caches_are_removed_from_a_registry_and_images_never(tmp_path: Path, server: TestRegistry) -> None:
+    from lockstep.ship import push
+    from lockstep.ship.layout import Layout
+    from lockstep.ship.refs import parse
+    from lockstep.ship.registry import Registry
+
+    ref = parse(f"{server.host}/team/cache")
+    for form in ("image", "index"):
+        put(server, tmp_path / form, form)
+    shipkit.write_layout(tmp_path / "built", [b"an image"], compression="gzip")
+    built = Layout(tmp_path / "built").image()
+    push.push_by_digest([built], ref)
+    push.push_index([built], ref.with_tag("built"))
+    for digest in (hashlib.sha256(b"layer image").hexdigest(), built.layers[0].digest.removeprefix("sha256:")):
+        (data,) = (tmp_path / "registry").rglob(f"{digest}/data")
+        data.unlink()
+    assert sorted(Registry(ref).tags()) == ["built", "image", "index"]
+    looked = cache_refs.prune_registry(str(ref), dry_run=True)
+    assert sorted(Registry(ref).tags()) == ["built", "image", "index"]
+    assert cache_refs.prune_registry(str(ref)) == looked
+    assert {item.entry.rpartition(":")[2]: item.state for item in looked} == {"image": "dead", "index": "live"}
+    assert Registry(ref).manifest("image") is None
+    assert sorted(Registry(ref).tags()) == ["built", "index"]
+    assert cache_refs.prune_registry(str(ref.with_tag("built"))) == []
+
+
+@needs_registry
+def test_a_repository_that_is_not_there_has_no_tags(server: TestRegistry) -> None:
+    assert cache_refs.prune_registry(f"{server.host}/team/none") == []
+
+
 def test_D10_a_registry_that_does_not_answer_is_left_to_buildkit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The builder may reach what this machine does not, and BuildKit only warns where it does not either."""
     monkeypatch.setenv("REGISTRY_INSECURE", "1")
@@ -139,9 +171,10 @@ def test_D10_a_malformed_reference_is_left_out() -> None:
             True,
         ),
         ("failed to compute cache key: blob not found", True),
+        ("could not fetch content descriptor sha256:1 (application/x) from remote: not found", True),
         ("failed to solve: content digest sha256:" + "a" * 64 + ": not found", True),
         ("process /bin/sh did not complete successfully: exit code: 1", False),
-        ("failed to compute cache key: failed to calculate checksum: no such file", False),
+        ('failed to compute cache key: failed to calculate checksum of ref x: "/absent": not found', False),
     ],
 )
 def test_D10_a_lost_blob_is_told_from_a_failed_step(said: str, lost: bool) -> None:

@@ -17,7 +17,7 @@ _Without = Annotated[str, typer.Option(help="without these packages that are com
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (push, merge, sqsh, flatten, layer_report, slurm, sbom, verify):
+    for command in (push, merge, sqsh, flatten, layer_report, slurm, sbom, verify, cache_prune):
         app.command()(command)
 
 
@@ -233,6 +233,26 @@ def verify(
     out.print(rows, markup=False)
     if any(each.state == "FAIL" for each in checks):
         raise typer.Exit(1)
+
+
+def cache_prune(
+    caches: Annotated[list[str], typer.Argument(help="HOST/PATH for all tags, HOST/PATH:TAG, or a folder")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="remove nothing")] = False,
+) -> None:
+    """Remove BuildKit caches whose blobs are gone from a registry, and what is left over in a local cache's folder."""
+    from lockstep import cache_refs
+    from lockstep.console import megabytes, out, table
+
+    rows = table("cache", "state", "detail")
+    for cache in caches:
+        if Path(cache).is_dir():
+            freed = cache_refs.prune_local(f"type=local,dest={cache}", dry_run=dry_run)
+            rows.add_row(cache, "folder", f"{megabytes(freed)} MB {'would be' if dry_run else 'were'} removed")
+            continue
+        for verdict in cache_refs.prune_registry(cache, dry_run=dry_run):
+            done = "" if verdict.state == "live" else "; not removed" if dry_run else "; removed"
+            rows.add_row(verdict.entry, verdict.state, verdict.why + done)
+    out.print(rows)
 
 
 def shown(path: Path) -> str:

@@ -26,6 +26,7 @@ ENROOT_LIST_TYPES = (DOCKER_LIST, OCI_INDEX)
 ENROOT_IMAGE_TYPES = (DOCKER_MANIFEST, OCI_MANIFEST)
 """What it accepts when it asks for the image of one."""
 _TIMEOUT = (15, 60)
+_PAGE = 1000
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -95,6 +96,29 @@ class Registry:
         answer = self._ask("PUT", f"manifests/{tag}", {"Content-Type": OCI_INDEX}, body)
         if answer.status_code != 201:
             self._must_be_ok(answer, f"index {tag}")
+
+    def tags(self) -> list[str]:
+        """Return the repository's tags, none where the registry has no such repository."""
+        found: list[str] = []
+        while True:
+            tail = f"tags/list?n={_PAGE}" + (f"&last={found[-1]}" if found else "")
+            answer = self._get(tail, {})
+            if answer.status_code == 404:
+                return found
+            self._must_be_ok(answer, "list of tags")
+            more = [str(tag) for tag in answer.json().get("tags") or [] if tag not in found]
+            found += more
+            # Registries may answer with fewer than asked for; the Link header says that there are more.
+            if not more or "Link" not in answer.headers:
+                return found
+
+    def delete(self, digest: str) -> None:
+        """Remove a manifest with all its tags. LockstepError where the registry does not allow that."""
+        answer = self._ask("DELETE", f"manifests/{digest}", {})
+        if answer.status_code == 405:
+            raise LockstepError("the registry does not allow deleting", where=self.ref.registry, fix="enable it there")
+        if answer.status_code not in {202, 404}:
+            self._must_be_ok(answer, f"deletion of {digest}")
 
     def referrers(self, digest: str) -> list[dict[str, Any]] | None:
         """Return the descriptors that refer to `digest` by the referrers API, or None where the registry lacks it."""
