@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lockstep.runtime_wheel import SOURCE, build
-from lockstep_runtime import HOOKS, checkpoint, ipc
+from lockstep_runtime import HOOKS, checkpoint, ipc, user
 
 PAYLOAD = bytes(range(64))
 
@@ -143,6 +143,36 @@ def test_an_older_torch_keeps_its_checkpointer(monkeypatch: pytest.MonkeyPatch) 
     module = SimpleNamespace(_ProcessGroupInitInfo=object)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.11.0"))
     assert checkpoint.on_executor(module).startswith("not needed")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "before", "after"),
+    [
+        ("2.11.0", None, None, "/torchinductor_uid_"),
+        ("2.11.0", None, "/mine", "/mine"),
+        ("2.11.0", "someone", None, None),
+        ("2.13.0", None, None, None),
+    ],
+)
+def test_a_user_without_a_name_gets_a_cache_folder_by_id(
+    monkeypatch: pytest.MonkeyPatch, version: str, name: str | None, before: str | None, after: str | None
+) -> None:
+    import os
+
+    def getuser() -> str:
+        if name is None:
+            raise OSError("No username set in the environment")
+        return name
+
+    monkeypatch.setattr("getpass.getuser", getuser)
+    monkeypatch.delenv(user.VARIABLE, raising=False)
+    if before:
+        monkeypatch.setenv(user.VARIABLE, before)
+    said = user.on_torch(SimpleNamespace(__version__=version))  # type: ignore[arg-type]
+    found = os.environ.pop(user.VARIABLE, None)
+    assert (found is None) is (after is None)
+    assert (after or "") in (found or "")
+    assert said.startswith("active" if after else "not needed")
 
 
 TORCH = '''
@@ -317,6 +347,7 @@ def test_the_report_names_each_hook_and_why(venv: Path) -> None:
     done = subprocess.run(
         [venv / "bin" / "python", "-m", "lockstep_runtime"], capture_output=True, text=True, check=False, timeout=120
     )
+    assert "user: not needed: the user is" in done.stdout
     assert "ipc: active: torch 2.11.0 opens cudaMalloc handles of torch 2.13" in done.stdout, done.stderr
     assert "checkpoint: not active: torch.distributed.checkpoint._async_process_executor cannot be" in done.stdout
     assert "SCM_RIGHTS over a Unix socket: works between sibling processes" in done.stdout

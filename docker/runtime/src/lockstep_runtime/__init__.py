@@ -11,12 +11,12 @@ from os import environ
 
 __version__ = "1.0.0"
 
-# Module waited for -> the hook to run once it is imported: a module of this package, and a function in it that takes
-# the imported module. Every hook decides by torch's installed version whether it has anything to do.
+# Module waited for -> the hooks to run once it is imported: each a module of this package, and a function in it that
+# takes the imported module. Every hook decides by torch's installed version whether it has anything to do.
 # lockstep_runtime.pth names the same modules.
 HOOKS = {
-    "torch": ("ipc", "on_torch"),
-    "torch.distributed.checkpoint._async_process_executor": ("checkpoint", "on_executor"),
+    "torch": (("ipc", "on_torch"), ("user", "on_torch")),
+    "torch.distributed.checkpoint._async_process_executor": (("checkpoint", "on_executor"),),
 }
 
 
@@ -32,7 +32,7 @@ def switched_on() -> bool:
 
 
 def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]  # typing would be an import
-    """Return the spec that the other finders have for a module in HOOKS, its loader set to run the hook; or None."""
+    """Return the spec that the other finders have for a module in HOOKS, its loader set to run the hooks; or None."""
     for finder in sys.meta_path if switched_on() else ():
         if is_ours(finder) or not hasattr(finder, "find_spec"):
             continue
@@ -40,6 +40,6 @@ def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]  # 
         if spec is not None:
             from lockstep_runtime import loading
 
-            loading.follow(spec, *HOOKS[name])
+            loading.follow(spec, HOOKS[name])
             return spec
     return None

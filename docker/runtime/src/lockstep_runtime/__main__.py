@@ -21,7 +21,7 @@ def main() -> int:
     print(f"  switched {'on' if switched_on() else 'off: LOCKSTEP_RUNTIME=0, or no lockstep_runtime.pth'}")
     failed = False
     exchanges = kernel.exchanges()  # before torch is imported: it starts threads, and these checks fork
-    for module, (hook, _) in HOOKS.items():
+    for module, hook in ((module, hook) for module, hooks in HOOKS.items() for hook, _ in hooks):
         try:
             importlib.import_module(module)
         except ImportError as error:

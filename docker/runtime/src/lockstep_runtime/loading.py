@@ -1,4 +1,4 @@
-"""Run a hook right after a module's own code, without the module noticing."""
+"""Run hooks right after a module's own code, without the module noticing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def run(module: ModuleType, hook: str, function: str) -> None:
         print(f"lockstep_runtime: the {hook} hook failed: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def follow(spec: ModuleSpec, hook: str, function: str) -> None:
-    """Have the hook run when the spec's loader has executed the module.
+def follow(spec: ModuleSpec, hooks: tuple[tuple[str, str], ...]) -> None:
+    """Have the hooks run when the spec's loader has executed the module.
 
     The loader keeps its class and its other methods, so that inspect, importlib.resources and pickle see what they
     would see without this package; its exec_module is covered on the instance, and uncovered by its first call.
@@ -37,6 +37,7 @@ def follow(spec: ModuleSpec, hook: str, function: str) -> None:
             del loader.exec_module
         execute(module)
         if module.__name__ == spec.name:
-            run(module, hook, function)
+            for hook, function in hooks:
+                run(module, hook, function)
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
