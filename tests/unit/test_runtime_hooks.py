@@ -145,34 +145,23 @@ def test_an_older_torch_keeps_its_checkpointer(monkeypatch: pytest.MonkeyPatch) 
     assert checkpoint.on_executor(module).startswith("not needed")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("version", "name", "before", "after"),
-    [
-        ("2.11.0", None, None, "/torchinductor_uid_"),
-        ("2.11.0", None, "/mine", "/mine"),
-        ("2.11.0", "someone", None, None),
-        ("2.13.0", None, None, None),
-    ],
-)
-def test_a_user_without_a_name_gets_a_cache_folder_by_id(
-    monkeypatch: pytest.MonkeyPatch, version: str, name: str | None, before: str | None, after: str | None
-) -> None:
+def test_a_user_without_a_name_gets_one_by_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    import getpass
     import os
+    import pwd
 
-    def getuser() -> str:
-        if name is None:
-            raise OSError("No username set in the environment")
-        return name
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
 
-    monkeypatch.setattr("getpass.getuser", getuser)
-    monkeypatch.delenv(user.VARIABLE, raising=False)
-    if before:
-        monkeypatch.setenv(user.VARIABLE, before)
-    said = user.on_torch(SimpleNamespace(__version__=version))  # type: ignore[arg-type]
-    found = os.environ.pop(user.VARIABLE, None)
-    assert (found is None) is (after is None)
-    assert (after or "") in (found or "")
-    assert said.startswith("active" if after else "not needed")
+    torch: Any = SimpleNamespace()
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("USER", "")
+    assert user.on_torch(torch).startswith("active: user id")
+    assert getpass.getuser() == f"uid_{os.getuid()}"
+    monkeypatch.setenv("USER", "someone")
+    assert user.on_torch(torch) == "not needed: the user is someone"
 
 
 TORCH = '''
