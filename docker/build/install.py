@@ -21,8 +21,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import bytecode
 import licenses
-import pyc
 
 VENVS = Path("/opt/venvs")
 SECRETS = Path("/run/secrets")
@@ -207,11 +207,12 @@ def main() -> None:
             scrub(venv, arguments.python)
             if arguments.patches:
                 patch(venv, arguments.patches, ours / "patches")
-        link_equal(venvs)
+        if len(venvs) > 1:
+            link_equal(venvs)
         for venv in venvs:
             if venv is not venvs[0]:
                 link_bytecode(venvs[0], venv)
-            pyc.compile_tree(venv)
+            bytecode.compile_tree(venv)
     opt = arguments.out / "opt"
     opt.mkdir(parents=True, exist_ok=True)
     for tree in made:

@@ -1,8 +1,8 @@
 """Step 5: make an image. BuildKit does the work; this prepares what it needs and keeps the result whole.
 
 The result is an OCI layout, build/oci/IMAGE.ARCH/, which probe, audit, push and sqsh read: what was built is what is
-probed and shipped. Blobs are shared between builds by hard links, and a layout appears by a rename, so an
-interrupted build leaves the last whole one in place.
+probed and shipped. Blobs are shared by hard links, and a layout appears by a rename, so an interrupted build leaves the
+last whole one in place (layout_made).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from lockstep.engine import Engine
 from lockstep.errors import LockstepError
 from lockstep.files import write_text
 from lockstep.layers import Layer
+from lockstep.layout_made import adopt, link, store_of
 from lockstep.matrix import Matrix
 from lockstep.narrow import told
 from lockstep.paths import BUILD, ROOT
@@ -63,6 +64,8 @@ class Options:
     no_cache: bool = False
     cache_to: str = ""
     cache_from: str = ""
+    fresh_bytecode: bool = False
+    """Whether bytecode that earlier builds compiled is left alone and all is compiled anew."""
 
 
 def check_output(output: str, platforms: list[str], target: str, *, attested: bool = False) -> None:
@@ -110,18 +113,16 @@ def build(
 ) -> Built:
     """Build an image and return it. LockstepError where a step fails, with the lines that say why."""
     began = time.monotonic()
-    pool = OCI / ".pool"
     target = f"{image}-{arch}"
+    layout = OCI / f"{image}.{arch}"
     parts = _parts(image, arch, layers, bake_file)
     caches = cache_refs.usable(options.cache_from)
-    with build_secrets() as secrets:
+    store = store_of(engine)
+    with build_secrets(fresh_bytecode=options.fresh_bytecode) as secrets:
         words = engine.docker_cmd("buildx", "bake", "--file", bake_file, "--progress", "rawjson")
         words += engine.bake_network(target)
-        words += ["--no-cache"] if options.no_cache else []
-        words += ["--set", f"{target}.output={_output(pool / target, options)}"]
         words += [word for secret in secrets for word in ("--set", f"{target}.secrets={secret}")]
         words += [word for text in proxies() for word in ("--set", f"{target}.args.{text}")]
-        words += [target]
         env = dict(
             engine.env,
             BASE=options.base,
@@ -131,19 +132,32 @@ def build(
             BUILDX_NO_DEFAULT_ATTESTATIONS="1",
             DOCKER_BUILDKIT="1",
         )
-        try:
-            follower = _bake(words, env, len(layers))
-        except LockstepError as error:
-            if not caches or not cache_refs.lost(error.what):
-                raise
-            warn("a cache that was read lost its content meanwhile; building once more without CACHE_FROM")
-            follower = _bake(words, {**env, "CACHE_FROM": ""}, len(layers))
+
+        def bake(*more: str) -> Follower:
+            return _bake_again([*words, *more, target], env, len(layers))
+
+        fresh = ["--no-cache"] if options.no_cache else []
+        made = None
+        if store:
+            described = BUILD / "engine" / f"made.{target}.{os.getpid()}.json"
+            output = f"{target}.output={_store_output(reference(image, arch), options)}"
+            try:
+                follower = bake(*fresh, "--metadata-file", str(described), "--set", output)
+                made = _linked(store, described, target, layout)
+            finally:
+                described.unlink(missing_ok=True)
+            fresh = []
+        pool = OCI / ".pool" / target
+        if made is None:
+            follower = bake(*fresh, "--set", f"{target}.output={_output(pool, options)}")
+            made = adopt(pool, layout)
+        else:
+            shutil.rmtree(pool, ignore_errors=True)
     for fault in follower.cache_faults():
         warn(f"{fault}; the image does not depend on it")
     if freed := cache_refs.prune_local(options.cache_to):
         note(f"removed {megabytes(freed)} MB that earlier builds left in the cache's folder")
-    layout = OCI / f"{image}.{arch}"
-    digest, size = adopt(pool / target, layout)
+    digest, size = made
     built = Built(image, arch, layout, digest, size, time.monotonic() - began, tuple(follower.steps()))
     made_by = {"base": options.base, "builder": _builder(engine)}
     _record(built, layers, parts, {**made_by, **told(matrix, image)})
@@ -156,13 +170,46 @@ def _builder(engine: Engine) -> dict[str, str]:
     return {"buildx": run(engine.docker_cmd("buildx", "version"), env=engine.env).split()[1], "docker": docker}
 
 
+def reference(image: str, arch: Arch) -> str:
+    """Return the name under which the engine knows an image."""
+    return f"lockstep/{image}:{arch}"
+
+
+def _linked(store: Path, described: Path, target: str, layout: Path) -> tuple[str, int] | None:
+    """Make the layout from the engine's store; None where that does not hold the image, and a client must fetch it."""
+    try:
+        descriptor = json.loads(described.read_text())[target]["containerimage.descriptor"]
+        return link(store, descriptor, layout)
+    except (FileNotFoundError, KeyError, ValueError) as error:
+        note(f"the engine's store does not hold the image ({error}): it is fetched through the client")
+        return None
+
+
+def _bake_again(words: list[str], env: dict[str, str], layers: int) -> Follower:
+    """Bake, and once more without the caches that are read where one of them dies meanwhile (CASES D10)."""
+    try:
+        return _bake(words, env, layers)
+    except LockstepError as error:
+        if not env["CACHE_FROM"] or not cache_refs.lost(error.what):
+            raise
+        warn("a cache that was read lost its content meanwhile; building once more without CACHE_FROM")
+        return _bake(words, {**env, "CACHE_FROM": ""}, layers)
+
+
+def _store_output(name: str, options: Options) -> str:
+    """Return the exporter's words for an image that stays in the engine's store, not unpacked."""
+    return f"type=image,name={name},store=true,unpack=false,{_form(options)}"
+
+
 def _output(destination: Path, options: Options) -> str:
-    """Return the exporter's words. gzip is for old clients, so it comes with Docker's media types (CASES B1, B11)."""
+    """Return the exporter's words for a layout that the client writes."""
+    return f"type=oci,tar=false,dest={destination},{_form(options)}"
+
+
+def _form(options: Options) -> str:
+    """Return what decides an image's bytes. gzip is for old clients, so it has Docker's media types (CASES B1, B11)."""
     level, oci = ("1", "true") if options.compression == "zstd" else ("6", "false")
-    return (
-        f"type=oci,tar=false,dest={destination},oci-mediatypes={oci},"
-        f"compression={options.compression},compression-level={level},force-compression=true"
-    )
+    return f"oci-mediatypes={oci},compression={options.compression},compression-level={level},force-compression=true"
 
 
 def proxies() -> Iterator[str]:
@@ -194,42 +241,6 @@ def _bake(words: list[str], env: dict[str, str], layers: int) -> Follower:
             fix="correct what the lines above say and run it again; finished layers are kept in the cache",
         )
     return follower
-
-
-def adopt(made: Path, layout: Path) -> tuple[str, int]:
-    """Turn what the exporter wrote into a layout that holds one image and nothing else; return digest and layer bytes.
-
-    The exporter's folder keeps its blobs for the next build, which then writes only what changed; the layout gets
-    hard links to those that its manifest names.
-    """
-    index = json.loads((made / "index.json").read_text())
-    entry = index["manifests"][-1]
-    digest = str(entry["digest"])
-    manifest = json.loads(_blob(made, digest).read_bytes())
-    wanted = [digest, manifest["config"]["digest"], *(item["digest"] for item in manifest["layers"])]
-    part = layout.with_name(f".{layout.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    (part / "blobs" / "sha256").mkdir(parents=True)
-    for name in dict.fromkeys(wanted):
-        os.link(_blob(made, name), _blob(part, name))
-    entry.pop("annotations", None)
-    write_text(part / "oci-layout", '{"imageLayoutVersion":"1.0.0"}')
-    write_text(part / "index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}, indent=1) + "\n")
-    old = layout.with_name(f".{layout.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if layout.exists():
-        layout.rename(old)
-    part.rename(layout)
-    shutil.rmtree(old, ignore_errors=True)
-    for blob in (made / "blobs" / "sha256").iterdir():
-        if f"sha256:{blob.name}" not in wanted:
-            blob.unlink()
-    write_text(made / "index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}))
-    return digest, sum(int(item["size"]) for item in manifest["layers"])
-
-
-def _blob(layout: Path, digest: str) -> Path:
-    return layout / "blobs" / Path(*digest.split(":", 1))
 
 
 def _parts(image: str, arch: Arch, layers: tuple[Layer, ...], bake_file: str) -> dict[str, dict[str, str]]:

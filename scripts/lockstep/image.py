@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lockstep import runtime_wheel
 from lockstep.arch import Arch
-from lockstep.build import Built, Options, build, check_output, prepare_bases, require_room
+from lockstep.build import Built, Options, build, check_output, prepare_bases, reference, require_room
 from lockstep.console import megabytes, note, out, table
 from lockstep.engine import ensure_engine
 from lockstep.engine_images import register_layout
@@ -18,11 +18,6 @@ from lockstep.render import NARROWED, render, render_narrowed, write
 from lockstep.ship.digests import record_digest
 
 _SLOWEST = 8
-
-
-def reference(image: str, arch: Arch) -> str:
-    """Return the name under which the engine knows an image."""
-    return f"lockstep/{image}:{arch}"
 
 
 def make_image(

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lockstep.arch import Arch, host_arch
+from lockstep.build import reference
 from lockstep.engine import Engine, ensure_engine
 from lockstep.errors import LockstepError
 from lockstep.files import write_text
-from lockstep.image import reference
 from lockstep.matrix import Matrix
 from lockstep.paths import BUILD
 from lockstep.run import run

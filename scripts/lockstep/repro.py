@@ -164,6 +164,7 @@ def _build(
     }
     words = [sys.executable, "-c", "from lockstep.cli import main; main()"]
     words += ["image", image, "--arch", arch.value, "--base", base, "--no-cache"]
+    words += ["--fresh-bytecode"]  # what an earlier build compiled would prove nothing
     began = time.monotonic()
     with ExitStack() as stack:
         old = os.umask(variation.umask)

@@ -19,8 +19,11 @@ _INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 
 @contextmanager
-def build_secrets() -> Iterator[list[str]]:
+def build_secrets(*, fresh_bytecode: bool = False) -> Iterator[list[str]]:
     """Yield `id=…,src=…` for each secret that the environment holds; the index's file is gone afterwards.
+
+    fresh_bytecode tells the stages to compile anew (docker/build/bytecode.py). It is no secret, but as one it reaches
+    them without being part of a layer's cache key.
 
     LockstepError where a variable names a certificate file that is not there.
     """
@@ -30,6 +33,8 @@ def build_secrets() -> Iterator[list[str]]:
     netrc = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
     if netrc.is_file():
         flags.append(f"id=netrc,src={netrc}")
+    if fresh_bytecode:
+        flags.append(f"id=fresh-bytecode,src={os.devnull}")
     index = next((os.environ[name] for name in _INDEX_VARIABLES if os.environ.get(name)), None)
     if index is None:
         yield flags

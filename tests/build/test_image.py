@@ -67,8 +67,36 @@ def test_D2_warm_and_cold_elsewhere_under_load_give_one_digest(smoke: Checkout, 
     other = imagekit.checkout(tmp_path / "another" / "path", {"TZ": "Asia/Tokyo", "LC_ALL": "C", "HOSTNAME": "other"})
     for path in other.root.rglob("*.py"):
         os.utime(path, (1, 1))
-    other.ok("image", "smoke", "--no-cache")
+    other.ok("image", "smoke", "--no-cache", "--fresh-bytecode")
     assert other.digest("smoke") == digest
+
+
+def test_D2_bytecode_kept_from_an_earlier_build_gives_the_same_digest(smoke: Checkout) -> None:
+    smoke.ok("image", "smoke", "--no-cache", "--fresh-bytecode")
+    digest = smoke.digest("smoke")
+    for _ in range(2):  # the second finds what the first has kept
+        smoke.ok("image", "smoke", "--no-cache")
+        assert smoke.digest("smoke") == digest
+
+
+def test_the_engines_store_and_the_client_give_one_layout(smoke: Checkout, tmp_path: Path) -> None:
+    """A builder that BUILDER names, even the engine's own by its name, is asked over its client, as any other is."""
+    smoke.ok("image", "smoke")
+    engine = ensure_engine()
+    name = engine.docker_cmd("buildx", "inspect")
+    said = subprocess.run(name, env=engine.env, check=True, capture_output=True, text=True).stdout
+    builder = re.search(r"^Name:\s+(\S+)", said, re.MULTILINE)
+    assert builder
+    other = imagekit.checkout(tmp_path / "checkout", {"BUILDER": builder[1]})
+    other.ok("image", "smoke")
+    for layout in (smoke.layout("smoke"), other.layout("smoke")):
+        assert {path.name for path in layout.parent.iterdir()} <= {layout.name, ".pool"}
+    assert (other.root / "build" / "oci" / ".pool").is_dir()
+    files = [
+        {str(path.relative_to(one)): path.read_bytes() for path in sorted(one.rglob("*")) if path.is_file()}
+        for one in (smoke.layout("smoke"), other.layout("smoke"))
+    ]
+    assert files[0] == files[1]
 
 
 def test_a_second_build_takes_every_layer_from_the_cache(smoke: Checkout) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from lockstep import build, secrets
 from lockstep.bake_progress import Follower
-from lockstep.build import adopt, proxies
+from lockstep.build import proxies
 from lockstep.errors import LockstepError
+from lockstep.layout_made import adopt
 
 
 def _export(folder: Path, layers: list[bytes]) -> str:

@@ -103,7 +103,10 @@ def image(
     arch: Annotated[str, typer.Option(help="x86_64 or aarch64")] = "",
     base: Annotated[str, typer.Option(help="bootstrap (Debian) or cuda (NVIDIA)")] = "bootstrap",
     compression: Annotated[str, typer.Option(help="zstd, or gzip for old clients")] = "zstd",
-    no_cache: Annotated[bool, typer.Option(help="build every step again")] = False,
+    no_cache: Annotated[
+        bool, typer.Option(help="run every step again, with the wheels and bytecode kept so far")
+    ] = False,
+    fresh_bytecode: Annotated[bool, typer.Option(help="compile all bytecode of the steps that run, keep none")] = False,
     cache_to: Annotated[str, typer.Option(help="BuildKit cache to write, best effort")] = "",
     cache_from: Annotated[str, typer.Option(help="BuildKit cache to read, best effort")] = "",
     backends: Annotated[str, typer.Option(help="only these backends of the image, under a name of its own")] = "",
@@ -125,6 +128,7 @@ def image(
         no_cache,
         cache_to,
         cache_from,
+        fresh_bytecode,
     )
     target = known_arch(arch, matrix)
     report(make_image(matrix, name, target, options, part, wheels=wheels))
