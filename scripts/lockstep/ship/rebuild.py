@@ -24,5 +24,7 @@ def rebuild(definition: Mapping[str, Any]) -> str:
     image, part = split_name(matrix, str(asked["image"]))
     with_part, name = narrow(matrix, image, part)
     same_inputs(definition, attest.inputs_of(image, arch, with_part.images[name].backends))
-    options = Options(base=str(asked["base"]), compression=str(asked["compression"]), no_cache=True)
+    options = Options(
+        base=str(asked["base"]), compression=str(asked["compression"]), no_cache=True, fresh_bytecode=True
+    )
     return make_image(matrix, image, arch, options, part).digest
