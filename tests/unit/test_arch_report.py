@@ -139,7 +139,9 @@ def test_a_script_with_another_target_is_told() -> None:
 
 def test_a_declaration_about_what_was_not_looked_at_is_not_judged() -> None:
     sides = [replace(side(arch), covers=frozenset({"package"})) for arch in Arch]
-    assert report(sides[0], sides[1], declare(what="script", name="run", backends="[a]", why="two programs of one name")).ok
+    assert report(
+        sides[0], sides[1], declare(what="script", name="run", backends="[a]", why="two programs of one name")
+    ).ok
 
 
 def test_of_an_optional_package_that_the_image_lacks_nothing_is_judged() -> None:
