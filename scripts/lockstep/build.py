@@ -186,10 +186,17 @@ def _linked(store: Path, described: Path, target: str, layout: Path) -> tuple[st
 
 
 def _bake_again(words: list[str], env: dict[str, str], layers: int) -> Follower:
-    """Bake, and once more without the caches that are read where one of them dies meanwhile (CASES D10)."""
+    """Bake, and once more where that failed for no fault of the image.
+
+    A cache that is read may die meanwhile (CASES D10). BuildKit may give up waiting for its own store on a machine whose
+    disk or processors are overwhelmed: seen at the end of an export of 4 GB beside two other builds.
+    """
     try:
         return _bake(words, env, layers)
     except LockstepError as error:
+        if "DeadlineExceeded" in error.what:
+            warn("the engine did not answer itself in time; building once more with the layers that are finished")
+            return _bake([word for word in words if word != "--no-cache"], env, layers)
         if not env["CACHE_FROM"] or not cache_refs.lost(error.what):
             raise
         warn("a cache that was read lost its content meanwhile; building once more without CACHE_FROM")

@@ -128,3 +128,17 @@ def test_a_full_disk_is_said_before_the_build(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(disk, "free_bytes", lambda _: 1_000_000)
     with pytest.raises(LockstepError, match=r"building image none for x86_64 needs 6,000.0 MB of disk and 1.0 MB are"):
         build.require_room((layer,), "none", Arch.X86_64)
+
+
+def test_an_engine_that_did_not_answer_in_time_is_asked_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def bake(words: list[str], _env: dict[str, str], layers: int) -> Follower:
+        asked.append(words)
+        if len(asked) == 1:
+            raise LockstepError("ERROR: failed to solve: DeadlineExceeded: context deadline exceeded")
+        return Follower(layers)
+
+    monkeypatch.setattr(build, "_bake", bake)
+    build._bake_again(["bake", "--no-cache", "smoke"], {"CACHE_FROM": ""}, 1)
+    assert asked == [["bake", "--no-cache", "smoke"], ["bake", "smoke"]]
