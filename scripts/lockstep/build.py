@@ -188,8 +188,8 @@ def _linked(store: Path, described: Path, target: str, layout: Path) -> tuple[st
 def _bake_again(words: list[str], env: dict[str, str], layers: int) -> Follower:
     """Bake, and once more where that failed for no fault of the image.
 
-    A cache that is read may die meanwhile (CASES D10). BuildKit may give up waiting for its own store on a machine whose
-    disk or processors are overwhelmed: seen at the end of an export of 4 GB beside two other builds.
+    A cache that is read may die meanwhile (CASES D10). BuildKit may give up waiting for its own store where the disk or
+    the processors are overwhelmed: seen at the end of an export of 4 GB beside two other builds.
     """
     try:
         return _bake(words, env, layers)

@@ -95,7 +95,9 @@ class Backend(Model):
     runtime: Annotated[
         bool | None, Field(description="install docker/runtime; by default in every venv whose line has torch")
     ] = None
-    imports: Annotated[list[str], Field(description="modules that `make probe` imports, each in a fresh process; `a, b`: b after a")] = []
+    imports: Annotated[
+        list[str], Field(description="modules that `make probe` imports, each in a fresh process; `a, b`: b after a")
+    ] = []
     scripts: Annotated[list[str], Field(description="console scripts that `make probe` runs with --help")] = []
 
 
