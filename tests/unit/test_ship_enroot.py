@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lockstep.ship.enroot_config import make, quote
@@ -79,6 +79,7 @@ def test_an_empty_configuration() -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 @settings(max_examples=60, deadline=None)
+@example(["'", "''", "'a"])
 @given(st.lists(st.text(st.characters(max_codepoint=0x17F, exclude_characters="\0\n"), max_size=12), min_size=1))
 def test_words_are_quoted_as_bash_quotes_them(words: list[str]) -> None:
     done = subprocess.run(

@@ -27,6 +27,8 @@ class EnrootFiles:
 
 def quote(word: str) -> str:
     """Quote a word as bash's ${word@Q} does in a UTF-8 locale."""
+    if word == "'":
+        return "\\'"  # bash has a case of its own for this one word (lib/sh/shquote.c, sh_single_quote)
     if all(_printable(letter) for letter in word):
         return "'" + word.replace("'", "'\\''") + "'"
     return "$'" + "".join(_escape(letter) for letter in word) + "'"
