@@ -127,8 +127,9 @@ def _cold(found: Bench, matrix: Matrix, locks: Sequence[Lock], work: Path) -> No
     if left := host.left_out():
         found.notes.append(f"uv on the host leaves out {left} wheels that no index serves.")
     found.notes.append(
-        "The build (`--no-cache`) does what uv does not: it assembles the base, compiles bytecode one file per "
-        "process, fixes modes and times, compresses layer by layer and hashes all of it. uv compiles with this "
+        "The build (`--no-cache`) does what uv does not: it assembles the base, fixes modes and times, compresses "
+        "layer by layer and hashes all of it. Its bytecode is kept from the first build, as its wheels are "
+        "(`--fresh-bytecode` would compile it again, one file per process). uv compiles with this "
         f"machine's Python {sys.version_info.major}.{sys.version_info.minor} and links files instead of copying them."
     )
 

@@ -134,7 +134,7 @@ def build(
         )
 
         def bake(*more: str) -> Follower:
-            return _bake_again([*words, *more, target], env, len(layers))
+            return _bake_again([*words, *more, target], env, len(layers), anew=options.fresh_bytecode)
 
         fresh = ["--no-cache"] if options.no_cache else []
         made = None
@@ -185,8 +185,10 @@ def _linked(store: Path, described: Path, target: str, layout: Path) -> tuple[st
         return None
 
 
-def _bake_again(words: list[str], env: dict[str, str], layers: int) -> Follower:
+def _bake_again(words: list[str], env: dict[str, str], layers: int, *, anew: bool = False) -> Follower:
     """Bake, and once more where that failed for no fault of the image.
+
+    anew: this build is to prove something (`make repro`), so its second try may not take layers of earlier builds.
 
     A cache that is read may die meanwhile (CASES D10). BuildKit may give up waiting for its own store where the disk or
     the processors are overwhelmed: seen at the end of an export of 4 GB beside two other builds.
@@ -195,8 +197,9 @@ def _bake_again(words: list[str], env: dict[str, str], layers: int) -> Follower:
         return _bake(words, env, layers)
     except LockstepError as error:
         if "DeadlineExceeded" in error.what:
-            warn("the engine did not answer itself in time; building once more with the layers that are finished")
-            return _bake([word for word in words if word != "--no-cache"], env, layers)
+            how = "from the start" if anew else "with the layers that are finished"
+            warn(f"the engine did not answer itself in time; building once more {how}")
+            return _bake([word for word in words if anew or word != "--no-cache"], env, layers)
         if not env["CACHE_FROM"] or not cache_refs.lost(error.what):
             raise
         warn("a cache that was read lost its content meanwhile; building once more without CACHE_FROM")

@@ -89,6 +89,8 @@ def _registry(entry: str, text: str) -> Verdict:
         return in_registry(entry, ref)
     except LockstepError as error:
         return Verdict(entry, "unknown", error.what)
+    except (AttributeError, KeyError, TypeError, ValueError):  # a proxy's page, or a manifest that is none
+        return Verdict(entry, "unknown", "the registry's answer is no manifest")
 
 
 def in_registry(entry: str, ref: refs.Ref) -> Verdict:

@@ -21,7 +21,7 @@ def explain_locked(
 ) -> Explanation:
     """Explain a package of a backend from its lock. LockstepError where there is no such backend or no lock.
 
-    without: compiled packages that an image leaves out (WITHOUT=); LockstepError where the backend has them not.
+    without: compiled packages that an image leaves out (WITHOUT=); LockstepError where it has no such.
     """
     matrix = load()
     if backend not in matrix.backends:

@@ -40,20 +40,22 @@ def store_of(engine: Engine) -> Path | None:
 def link(store: Path, descriptor: dict[str, Any], layout: Path) -> tuple[str, int]:
     """Make a layout of the image that `descriptor` names from the store's blobs; return digest and layer bytes.
 
-    Blobs that the layout of before has are taken from there. Others are hashed first, as BuildKit's client would do.
+    Blobs that the layout of before has in full length are taken from there. Others are hashed first, as BuildKit's
+    client would do.
     FileNotFoundError where the store lacks one, LockstepError where one is damaged; the old layout stays then.
     """
     digest = str(descriptor["digest"])
-    old = layout / "blobs" / "sha256"
+    manifest = json.loads(_blob(store, digest).read_bytes())
+    sizes = {item["digest"]: item["size"] for item in (descriptor, manifest["config"], *manifest["layers"])}
 
     def put(name: str, part: Path) -> None:
         known = _blob(layout, name)
-        if old.is_dir() and known.exists():
+        # One that was cut short would stay so, and be refused, with every build (ship.layout, check_sizes).
+        if known.is_file() and known.stat().st_size == sizes[name]:
             os.link(known, _blob(part, name))
         else:
             _bring(_blob(store, name), _blob(part, name), name)
 
-    manifest = json.loads(_blob(store, digest).read_bytes())
     return digest, _lay_out(layout, descriptor, manifest, put)
 
 

@@ -128,13 +128,14 @@ def told(matrix: Matrix, image: str) -> dict[str, object]:
 def left_out_module(matrix: Matrix, image: str, backend: str, module: str) -> str:
     """Return the package that a module of a venv belongs to and that the image was built without, or "".
 
-    A module is a package's where it is named like it, or lies in what `compile:` says that the package imports.
+    A module is a package's where it is named like it, or lies in what `compile:` says that the package imports. Of
+    `a, b`, as `imports:` may say, either may be the package's.
     """
     chosen = matrix.images[image]
     if not isinstance(chosen, Narrowed):
         return ""
     for package in sorted(chosen.not_carried(matrix.backends[backend]) & set(chosen.without)):
-        if _is_of(matrix, package, module):
+        if any(_is_of(matrix, package, name.strip()) for name in module.split(",")):
             return package
     return ""
 

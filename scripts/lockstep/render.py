@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -125,7 +126,8 @@ def _templates() -> Environment:
     # Guillemets occur in no shell, Dockerfile or HCL text, so nothing of those can be taken for a template's own.
     try:
         COMPILED.mkdir(parents=True, exist_ok=True)
-        compiled = FileSystemBytecodeCache(str(COMPILED))
+        # jinja2 writes what it compiles, and raises where it cannot: another user may have made the folder.
+        compiled = FileSystemBytecodeCache(str(COMPILED)) if os.access(COMPILED, os.W_OK) else None
     except OSError:  # a checkout that cannot be written to
         compiled = None
     return Environment(

@@ -142,3 +142,6 @@ def test_an_engine_that_did_not_answer_in_time_is_asked_once_more(monkeypatch: p
     monkeypatch.setattr(build, "_bake", bake)
     build._bake_again(["bake", "--no-cache", "smoke"], {"CACHE_FROM": ""}, 1)
     assert asked == [["bake", "--no-cache", "smoke"], ["bake", "smoke"]]
+    asked.clear()
+    build._bake_again(["bake", "--no-cache", "smoke"], {"CACHE_FROM": ""}, 1, anew=True)
+    assert asked == [["bake", "--no-cache", "smoke"]] * 2, "a proof takes nothing of an earlier build"

@@ -158,6 +158,14 @@ def test_D10_a_registry_that_does_not_answer_is_left_to_buildkit(monkeypatch: py
     assert cache_refs.usable("type=registry,ref=127.0.0.1:9/cache:x") == ["type=registry,ref=127.0.0.1:9/cache:x"]
 
 
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"[]", b'{"layers": [{}]}'])
+def test_D10_an_answer_that_is_no_manifest_is_left_to_buildkit(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    from lockstep.ship import registry
+
+    monkeypatch.setattr(registry.Registry, "manifest", lambda *_: registry.Manifest("sha256:0", OCI_MANIFEST, body))
+    assert cache_refs.judge("type=registry,ref=127.0.0.1:1/cache:x").state == "unknown"
+
+
 def test_D10_a_malformed_reference_is_left_out() -> None:
     assert cache_refs.judge("type=registry,ref=Not/A Ref").state == "dead"
     assert cache_refs.judge("type=registry").state == "dead"

@@ -71,6 +71,17 @@ def test_a_layout_outlives_what_the_engine_collects(tmp_path: Path) -> None:
     assert b"old" not in _blobs(layout).values()
 
 
+def test_a_blob_that_was_cut_short_is_taken_from_the_store_again(tmp_path: Path) -> None:
+    store, layout = tmp_path / "store", tmp_path / "image"
+    entry = _store(store, [b"one"])
+    link(store, entry, layout)
+    short = layout / "blobs" / "sha256" / _name(b"one")
+    short.unlink()
+    short.write_bytes(b"on")
+    link(store, entry, layout)
+    assert b"one" in _blobs(layout).values()
+
+
 def test_another_file_system_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, layout = tmp_path / "store", tmp_path / "image"
 

@@ -250,7 +250,8 @@ def test_modules_of_what_is_left_out_are_known() -> None:
 
     assert of("flash_attn") == of("flash_attn.bert_padding") == of("flash_attn_2_cuda") == "flash-attn"
     assert of("transformer_engine.pytorch.module") == "transformer-engine-torch"
-    assert of("transformer_engine") == of("torch") == of("causal_conv1d") == ""
+    assert of("torch, transformer_engine.pytorch") == "transformer-engine-torch"
+    assert of("transformer_engine") == of("torch") == of("torch, torchvision") == of("causal_conv1d") == ""
     assert of("antlr4", "trtllm") == "antlr4-python3-runtime"
     assert of("deep_ep", "vllm") == "deep-ep"
     assert of("flash_attn", "vllm") == of("deep_ep", "sglang") == "", "they never had it"
