@@ -24,3 +24,10 @@ def test_a_plain_line_is_said_without_rich(text: str, loaded: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == loaded
     assert done.stderr == f"{text.replace('[bold]', '').replace('[/bold]', '')}\n"
+
+
+def test_an_image_is_not_compared_with_itself() -> None:
+    from lockstep.errors import LockstepError
+
+    with pytest.raises(LockstepError, match="nothing to compare it with"):
+        build_app()(["diff", "smoke"], standalone_mode=False)

@@ -101,6 +101,8 @@ def diff(
 
     target = _arch(arch)
     if not b:
+        if not backends and not without:
+            raise LockstepError("there is nothing to compare it with", where=a, fix="name B=, or BACKENDS= or WITHOUT=")
         part = _layout(a, arch, backends, without)
         if not part.exists():
             raise LockstepError("has not been built", where=str(part), fix="build it with `make image`, or name B=")
