@@ -27,7 +27,7 @@ import pyc
 PACKS = Path("/var/cache/bytecode")
 FRESH = Path("/run/secrets/fresh-bytecode")
 _UNUSED_DAYS = 30
-_OURS = ("pyc", "bytecode", "install")
+_OURS = ("pyc", "bytecode", "install", "licenses", "stored")
 # What a .pyc starts with, before the hash of its source: the magic number and the flags "by hash" and "checked".
 _HEAD = importlib.util.MAGIC_NUMBER + b"\3\0\0\0"
 
@@ -87,15 +87,17 @@ def _groups(root: Path) -> list[_Group]:
 def _compiler() -> bytes:
     """Return a hash of all that decides what a source's bytecode is, but for the source: this program and Python."""
     whole = hashlib.sha256(sys.version.encode())
-    # install.py too: what the compiling process holds can show in the bytes (pyc.py).
+    # Whatever install.py imports, too: what the compiling process holds can show in the bytes (pyc.py).
     for path in (Path(sys.executable), *(Path(__file__).with_name(f"{name}.py") for name in _OURS)):
-        whole.update(hashlib.sha256(path.read_bytes()).digest())
+        if path.is_file():  # stored.py is there in stages that need it
+            whole.update(f"{path.name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return whole.digest()
 
 
 def _unpack(pack: Path, group: _Group) -> bool:
     """Write a group's .pyc from its pack; return False where there is none that is whole and of these sources."""
     try:
+        os.utime(pack)  # a pack that is used is kept; first, since another stage may remove it as old meanwhile
         data = memoryview(pack.read_bytes())
     except OSError:
         return False
@@ -115,12 +117,11 @@ def _unpack(pack: Path, group: _Group) -> bool:
         pack.unlink(missing_ok=True)
         return False
     for source, part in zip(group.sources, parts, strict=True):
+        target = _target(source)
+        _folder(target)  # pyc.py makes it for every source, also where none of a folder's parses
         if part:  # what does not parse has none
-            target = _target(source)
-            _folder(target)
             with open(target, "wb") as stream:  # noqa: PTH123
                 stream.write(part)
-    os.utime(pack)  # a pack that is used is kept
     return True
 
 
@@ -149,7 +150,7 @@ def _prune(packs: Path) -> None:
             try:
                 if now - entry.stat().st_mtime > days * 86400:
                     os.unlink(entry)  # noqa: PTH108
-            except FileNotFoundError:  # another stage was first
+            except OSError:  # another stage was first, or it cannot be removed: it is only a cache
                 continue
 
 

@@ -27,6 +27,8 @@ def _venv(root: Path) -> Path:
     (site / "one" / "__init__.py").write_text("A = 'one'\n\ndef f():\n    return A\n")
     (site / "one" / "sub" / "a.b.py").write_text("B = 2\n")
     (site / "one" / "template.py").write_text("print 'python 2'\n")
+    (site / "one" / "templates").mkdir()
+    (site / "one" / "templates" / "old.py").write_text("print 'none of this folder parses'\n")
     (site / "single.py").write_text("C = 3\n")
     (root / "share").mkdir()
     (root / "share" / "example.py").write_text("D = 4\n")
@@ -44,13 +46,14 @@ def _compile(root: Path, packs: Path, *, fresh: str = "/nonexistent", more: str 
 
 
 def _take(root: Path) -> dict[str, bytes]:
-    """Remove the bytecode of a tree and return it."""
+    """Remove the bytecode of a tree and return it, with the folders that it lay in, empty ones too."""
     found = {}
-    for path in sorted(root.rglob("*.pyc")):
-        found[str(path.relative_to(root))] = path.read_bytes()
-        path.unlink()
-        if not any(path.parent.iterdir()):
-            path.parent.rmdir()
+    for folder in sorted(root.rglob("__pycache__")):
+        found[str(folder.relative_to(root))] = b""
+        for path in sorted(folder.iterdir()):
+            found[str(path.relative_to(root))] = path.read_bytes()
+            path.unlink()
+        folder.rmdir()
     return found
 
 
@@ -62,7 +65,8 @@ def test_what_was_compiled_is_used_again_and_is_the_same(tmp_path: Path, packs: 
     root = _venv(tmp_path / "venv")
     assert _compile(root, packs) == (0, 3)
     first = _take(root)
-    assert len(first) == 4
+    assert len([name for name in first if name.endswith(".pyc")]) == 4
+    assert f"{SITE}/one/templates/__pycache__" in first
     assert _compile(root, packs, more=NO_COMPILER) == (3, 0)
     assert _take(root) == first
     assert _compile(root, tmp_path / "no packs") == (0, 0)
@@ -140,7 +144,7 @@ def test_a_folder_that_cannot_be_written_loses_no_bytecode(tmp_path: Path, packs
     root = _venv(tmp_path / "venv")
     full = "def full(*_): raise OSError(28, 'No space left on device')\nPath.rename = full"
     _compile(root, packs, more=full)
-    assert len(_take(root)) == 4
+    assert len([name for name in _take(root) if name.endswith(".pyc")]) == 4
     assert not list(packs.iterdir())
 
 
