@@ -207,7 +207,10 @@ def _bake_again(words: list[str], env: dict[str, str], layers: int, *, anew: boo
 
 
 def _store_output(name: str, options: Options) -> str:
-    """Return the exporter's words for an image that stays in the engine's store, not unpacked."""
+    """Return the exporter's words for an image that stays in the engine's store.
+
+    dockerd 26.1 unpacks it whatever `unpack` says, as the first container would (seen: it failed there on a full disk).
+    """
     return f"type=image,name={name},store=true,unpack=false,{_form(options)}"
 
 

@@ -82,13 +82,21 @@ def test_a_blob_that_was_cut_short_is_taken_from_the_store_again(tmp_path: Path)
     assert b"one" in _blobs(layout).values()
 
 
-def test_another_file_system_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, layout = tmp_path / "store", tmp_path / "image"
+def _on_another_file_system(monkeypatch: pytest.MonkeyPatch, store: Path) -> None:
+    """Refuse hard links out of the store, as the kernel does between two file systems."""
+    there = os.link
 
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
+    def refuse(source: Path, target: Path) -> None:
+        if source.is_relative_to(store):
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        there(source, target)
 
     monkeypatch.setattr(os, "link", refuse)
+
+
+def test_another_file_system_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, layout = tmp_path / "store", tmp_path / "image"
+    _on_another_file_system(monkeypatch, store)
     link(store, _store(store, [b"one"]), layout)
     assert not (layout / "blobs" / "sha256" / _name(b"one")).samefile(store / "blobs" / "sha256" / _name(b"one"))
     assert b"one" in _blobs(layout).values()
@@ -104,14 +112,7 @@ def test_a_damaged_blob_makes_no_layout_and_the_old_one_stays(
     entry = _store(store, [b"two"])
     (store / "blobs" / "sha256" / _name(b"two")).write_bytes(b"twx")
     if copied:
-        there = os.link
-
-        def refuse(source: Path, target: Path) -> None:
-            if source.is_relative_to(store):
-                raise OSError(errno.EXDEV, "Invalid cross-device link")
-            there(source, target)
-
-        monkeypatch.setattr(os, "link", refuse)
+        _on_another_file_system(monkeypatch, store)
     with pytest.raises(LockstepError, match=f"damaged blob: sha256:{_name(b'two')}"):
         link(store, entry, layout)
     assert json.loads((layout / "index.json").read_text())["manifests"][0]["digest"] == good["digest"]
