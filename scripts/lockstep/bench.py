@@ -14,6 +14,7 @@ from pathlib import Path
 from lockstep.arch import Arch
 from lockstep.bench_peers import HostInstall, compress, cpu_model, layer_bytes, merged, squash, timed, unpack
 from lockstep.console import note
+from lockstep.engine import ensure_engine
 from lockstep.errors import LockstepError
 from lockstep.files import write_text
 from lockstep.index import files_of
@@ -21,6 +22,7 @@ from lockstep.lock import Lock, LockedWheel, carried, read_lock, write_lock
 from lockstep.matrix import Matrix
 from lockstep.paths import BUILD, ROOT
 from lockstep.repro import Variation, copy_checkout
+from lockstep.run import run
 from lockstep.ship import sqsh
 from lockstep.ship.layout import Layout, OciImage
 from lockstep.ship.source import of_image
@@ -111,7 +113,8 @@ def _cold(found: Bench, matrix: Matrix, locks: Sequence[Lock], work: Path) -> No
     _lockstep("image", found.image, "--arch", found.arch.value)
     host = HostInstall(work, locks, found.arch, matrix.python)
     host.install("plain", bytecode=False)
-    build = timed(lambda: _lockstep("image", found.image, "--arch", found.arch.value, "--no-cache"))
+    _forget_steps()
+    build = timed(lambda: _lockstep("image", found.image, "--arch", found.arch.value))
     heavy = sum({wheel: wheel.size for lock in locks for wheel in lock.wheels}.values()) > _HEAVY
     if not heavy:
         found.notes.append("The bar of the cold build is for images whose wheels outweigh the base; this one's do not.")
@@ -127,11 +130,25 @@ def _cold(found: Bench, matrix: Matrix, locks: Sequence[Lock], work: Path) -> No
     if left := host.left_out():
         found.notes.append(f"uv on the host leaves out {left} wheels that no index serves.")
     found.notes.append(
-        "The build (`--no-cache`) does what uv does not: it assembles the base, fixes modes and times, compresses "
-        "layer by layer and hashes all of it. Its bytecode is kept from the first build, as its wheels are "
-        "(`--fresh-bytecode` would compile it again, one file per process). uv compiles with this "
-        f"machine's Python {sys.version_info.major}.{sys.version_info.minor} and links files instead of copying them."
+        "The build, with nothing cached but wheels and the bytecode compiled of them, does what uv does not: it "
+        "assembles the base, fixes modes and times, compresses layer by layer and hashes all of it. uv compiles with "
+        f"this machine's Python {sys.version_info.major}.{sys.version_info.minor} and links files instead of copying them."
     )
+
+
+def _forget_steps() -> None:
+    """Remove every finished step from the engine and leave the cache mounts, which hold wheels and bytecode.
+
+    `--no-cache` would empty the mounts too (seen with dockerd 26.1).
+    """
+    engine = ensure_engine()
+    if not engine.private:
+        raise LockstepError(
+            "a cold build is measured with an empty build cache, and this engine's may be somebody's",
+            where=engine.env.get("DOCKER_HOST", "the default engine"),
+            fix="unset DOCKER_HOST and run it as root: `make bench` then uses the private engine",
+        )
+    run(engine.docker_cmd("buildx", "prune", "--all", "--force", "--filter", "type=regular"), env=engine.env)
 
 
 def _warm(found: Bench, image: str, arch: Arch) -> None:

@@ -58,6 +58,10 @@ _ROOT_BYTES = 1_200_000_000
 CACHE_SHARE = 0.6
 
 _START_SECONDS = 60
+
+# Go's collector took a tenth of a vLLM build's processor time in dockerd and containerd, whose heaps are some 100 MB:
+# it runs when the heap has grown by this many percent, 100 by default.
+_GARBAGE = "400"
 _STOP_SECONDS = 30
 
 
@@ -198,7 +202,7 @@ def _start(where: EngineDir) -> None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**proxies, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+            env={**proxies, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "GOGC": _GARBAGE},
             start_new_session=True,
             cwd="/",
         )

@@ -104,7 +104,7 @@ def image(
     base: Annotated[str, typer.Option(help="bootstrap (Debian) or cuda (NVIDIA)")] = "bootstrap",
     compression: Annotated[str, typer.Option(help="zstd, or gzip for old clients")] = "zstd",
     no_cache: Annotated[
-        bool, typer.Option(help="run every step again, with the wheels and bytecode kept so far")
+        bool, typer.Option(help="run every step again and fetch every wheel: BuildKit empties the caches of steps, too")
     ] = False,
     fresh_bytecode: Annotated[bool, typer.Option(help="compile all bytecode of the steps that run, keep none")] = False,
     cache_to: Annotated[str, typer.Option(help="BuildKit cache to write, best effort")] = "",
