@@ -1,4 +1,4 @@
-"""Lay out the image's own files: entrypoint, add-ons, empty mount points, and the one list of patches.
+"""Lay out the image's own files: entrypoint, add-ons, and the one list of patches.
 
 files.py --from DIR --out /out [--patches DIR]
 """
@@ -14,10 +14,6 @@ from pathlib import Path
 
 from install import settle
 
-# Mount points that users and clusters cover; they must exist in a read-only image.
-FOLDERS = ("workspace",)
-
-
 def main() -> None:
     """Copy the files below --from to /opt/lockstep of --out."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -31,8 +27,6 @@ def main() -> None:
         reports = sorted(str(path) for path in arguments.patches.rglob("*.json"))
         words = [sys.executable, str(Path(__file__).with_name("apply_patches.py")), "--merge", *reports]
         subprocess.run([*words, "--report", str(target / "patches.json")], check=True)
-    for name in FOLDERS:
-        (arguments.out / name).mkdir()
     settle(arguments.out, int(os.environ["SOURCE_DATE_EPOCH"]))
 
 

@@ -33,6 +33,8 @@ VENVS = Path("/opt/venvs")
 SECRETS = Path("/run/secrets")
 # In the cache mount that all stages share, so that a lock taken in one is seen by the others.
 TURNS = Path("/var/cache/uv/lockstep-turns")
+# Where a container starts; users and clusters mount over it, so it must exist in a read-only image.
+WORKSPACE = "workspace"
 STORED = ("store:", "mirror:", "missing:")
 # Written by `python -m venv` or by this program to make uv see a venv; the skeleton layer of the image has its own.
 SKELETON = ("bin/python", "bin/python3", "pyvenv.cfg")
@@ -218,7 +220,7 @@ def main() -> None:
     parser.add_argument("--python-platform", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--find-links", default="")
-    parser.add_argument("--skeleton", action="store_true", help="write the venvs' own files instead of wheels")
+    parser.add_argument("--skeleton", action="store_true", help="write the venvs' own files and /workspace instead of wheels")
     parser.add_argument("--patches", type=Path, help="folder of patches for the wheels of this layer")
     parser.add_argument("--name", help="the layer's name, under which its licences are listed")
     arguments = parser.parse_args()
@@ -229,7 +231,9 @@ def main() -> None:
     ours = arguments.out / "opt" / "lockstep"
     for venv in venvs:
         make_skeleton(venv, arguments.python)
-    if not arguments.skeleton:
+    if arguments.skeleton:
+        (arguments.out / WORKSPACE).mkdir(parents=True)
+    else:
         alone = len({line for lines in blocks.values() for line in lines}) == 1
         with turn(alone, os.cpu_count() or 1):
             made += fill(venvs, blocks, arguments, ours)
