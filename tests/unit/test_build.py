@@ -126,7 +126,7 @@ def test_a_full_disk_is_said_before_the_build(monkeypatch: pytest.MonkeyPatch) -
 
     layer = Layer("x", ("x",), (LockedWheel("x", "1", "x-1-py3-none-any.whl", "0" * 64, 10**9),))
     monkeypatch.setattr(disk, "free_bytes", lambda _: 1_000_000)
-    with pytest.raises(LockstepError, match=r"building image none for x86_64 needs 6,000.0 MB of disk and 1.0 MB are"):
+    with pytest.raises(LockstepError, match=r"building image none for x86_64 needs 7,600.0 MB of disk and 1.0 MB are"):
         build.require_room((layer,), "none", Arch.X86_64)
 
 
