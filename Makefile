@@ -74,15 +74,15 @@ arch-report: setup ## say what differs between the architectures of IMAGE (defau
 	@$(LOCKSTEP) arch-report $(if $(filter command line,$(origin IMAGE)),$(IMAGE)) $(PART) $(if $(SCRIPTS),--scripts) $(if $(JSON),--json)
 diff: setup ## say what changed from image A=… to image B=… (built images, layouts, tars or references; B may be A's BACKENDS=, WITHOUT=)
 	@$(LOCKSTEP) diff $(A) $(B) --arch $(ARCH) $(PART)
-explain: setup ## say who holds package PKG=… where it is in BACKEND=…
+explain: setup ## say who holds package PKG=… where it is in BACKEND=… (WITHOUT=)
 	@$(LOCKSTEP) explain $(PKG) --backend $(BACKEND) --arch $(ARCH) $(if $(WITHOUT),--without "$(WITHOUT)")
 
 .PHONY: bump why repro
 bump: setup ## move BACKEND=vllm (or PACKAGE=) TO=0.30.0, relock, and report what breaks (DRY_RUN=1 changes nothing, ABI_MB=)
 	@$(LOCKSTEP) bump --to "$(TO)" $(if $(BACKEND),--backend $(BACKEND)) $(if $(PACKAGE),--package $(PACKAGE)) $(if $(DRY_RUN),--dry-run) $(if $(ABI_MB),--abi-mb $(ABI_MB))
-why: setup ## say why LAYER=… of IMAGE would be built again, or that it would not
+why: setup ## say why LAYER=… of IMAGE would be built again, or that it would not (BACKENDS=, WITHOUT=)
 	@$(LOCKSTEP) why "$(LAYER)" --image $(IMAGE) --arch $(ARCH) $(PART)
-repro: setup ## build IMAGE from nothing twice with all varied that may vary, and compare (TIMES=2)
+repro: setup ## build IMAGE from nothing twice with all varied that may vary, and compare (TIMES=2, BACKENDS=, WITHOUT=)
 	@$(LOCKSTEP) repro $(IMAGE) --arch $(ARCH) $(PART) $(if $(TIMES),--times $(TIMES))
 
 .PHONY: check-source
@@ -110,11 +110,11 @@ merge: setup ## make one index of DIGESTS="sha256:… sha256:…" that are in th
 	@$(LOCKSTEP) merge $(REF) $(DIGESTS)
 sqsh: setup ## make the .sqsh of IMAGE for ARCH (BACKENDS=, WITHOUT=, FROM=reference|layout|tarball|docker-daemon:NAME, OUT=, REF=, COMP=, LEVEL=, PROCESSORS=)
 	@$(LOCKSTEP) sqsh $(IMAGE) --arch $(ARCH) $(PART) $(if $(FROM),--from $(FROM)) $(if $(OUT),--out $(OUT)) $(if $(REF),--ref $(REF)) $(if $(COMP),--comp $(COMP)) $(if $(LEVEL),--level $(LEVEL)) $(if $(PROCESSORS),--processors $(PROCESSORS))
-flatten: setup ## write the merged tree of IMAGE for ARCH as one tar (FROM=, OUT=)
+flatten: setup ## write the merged tree of IMAGE for ARCH as one tar (FROM=, OUT=, BACKENDS=, WITHOUT=)
 	@$(LOCKSTEP) flatten $(IMAGE) --arch $(ARCH) $(PART) $(if $(FROM),--from $(FROM)) $(if $(OUT),--out $(OUT))
-layer-report: setup ## list links across layers, folders turned into links and whiteouts of IMAGE for ARCH (FROM=)
+layer-report: setup ## list links across layers, folders turned into links and whiteouts of IMAGE for ARCH (FROM=, BACKENDS=, WITHOUT=)
 	@$(LOCKSTEP) layer-report $(IMAGE) --arch $(ARCH) $(PART) $(if $(FROM),--from $(FROM))
-sbom: setup ## write the CycloneDX SBOM of IMAGE for ARCH (OUT=)
+sbom: setup ## write the CycloneDX SBOM of IMAGE for ARCH (OUT=, BACKENDS=, WITHOUT=)
 	@$(LOCKSTEP) sbom $(IMAGE) --arch $(ARCH) $(PART) $(if $(OUT),--out $(OUT))
 verify: setup ## check REF=: digests, signature (KEY=public.pem), SBOM against the layers, and with REBUILD=1 that it builds the same
 	@$(LOCKSTEP) verify $(REF) $(if $(KEY),--key $(KEY)) $(if $(filter command line,$(origin ARCH)),--arch $(ARCH)) $(if $(REBUILD),--rebuild)
@@ -150,5 +150,5 @@ acceptance: test network-tests ## everything, and the real IMAGE (default vllm) 
 	@$(MAKE) image IMAGE=$(IMAGE)
 	@$(MAKE) probe IMAGE=$(IMAGE)
 	@$(MAKE) audit IMAGE=$(IMAGE)
-bench: setup ## measure IMAGE beside its peers (uv, zstd) and write docs/bench.md
+bench: setup ## measure IMAGE beside its peers (uv, zstd) and write docs/bench.md (BACKENDS=, WITHOUT=)
 	@$(LOCKSTEP) bench $(IMAGE) --arch $(ARCH) $(PART)

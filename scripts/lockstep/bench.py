@@ -14,7 +14,7 @@ from pathlib import Path
 from lockstep.arch import Arch
 from lockstep.bench_peers import HostInstall, compress, cpu_model, layer_bytes, merged, squash, timed, unpack
 from lockstep.console import note
-from lockstep.engine import ensure_engine
+from lockstep.engine import ensure_engine, forget_steps
 from lockstep.errors import LockstepError
 from lockstep.files import write_text
 from lockstep.index import files_of
@@ -22,7 +22,6 @@ from lockstep.lock import Lock, LockedWheel, carried, read_lock, write_lock
 from lockstep.matrix import Matrix
 from lockstep.paths import BUILD, ROOT
 from lockstep.repro import Variation, copy_checkout
-from lockstep.run import run
 from lockstep.ship import sqsh
 from lockstep.ship.layout import Layout, OciImage
 from lockstep.ship.source import of_image
@@ -113,7 +112,7 @@ def _cold(found: Bench, matrix: Matrix, locks: Sequence[Lock], work: Path) -> No
     _lockstep("image", found.image, "--arch", found.arch.value)
     host = HostInstall(work, locks, found.arch, matrix.python)
     host.install("plain", bytecode=False)
-    _forget_steps()
+    forget_steps(ensure_engine())
     build = timed(lambda: _lockstep("image", found.image, "--arch", found.arch.value))
     heavy = sum({wheel: wheel.size for lock in locks for wheel in lock.wheels}.values()) > _HEAVY
     if not heavy:
@@ -134,21 +133,6 @@ def _cold(found: Bench, matrix: Matrix, locks: Sequence[Lock], work: Path) -> No
         "assembles the base, fixes modes and times, compresses layer by layer and hashes all of it. uv compiles with "
         f"this machine's Python {sys.version_info.major}.{sys.version_info.minor} and links files instead of copying them."
     )
-
-
-def _forget_steps() -> None:
-    """Remove every finished step from the engine and leave the cache mounts, which hold wheels and bytecode.
-
-    `--no-cache` would empty the mounts too (seen with dockerd 26.1).
-    """
-    engine = ensure_engine()
-    if not engine.private:
-        raise LockstepError(
-            "a cold build is measured with an empty build cache, and this engine's may be somebody's",
-            where=engine.env.get("DOCKER_HOST", "the default engine"),
-            fix="unset DOCKER_HOST and run it as root: `make bench` then uses the private engine",
-        )
-    run(engine.docker_cmd("buildx", "prune", "--all", "--force", "--filter", "type=regular"), env=engine.env)
 
 
 def _warm(found: Bench, image: str, arch: Arch) -> None:

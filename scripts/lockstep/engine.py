@@ -198,6 +198,21 @@ def _private_env(where: EngineDir) -> dict[str, str]:
     return env
 
 
+def forget_steps(engine: Engine) -> None:
+    """Remove every finished step from the private engine's build cache, and leave the cache mounts.
+
+    Those hold wheels and bytecode; `--no-cache` would empty them too (seen with dockerd 26.1). LockstepError where the
+    engine is not the private one, whose cache is nobody else's.
+    """
+    if not engine.private:
+        raise LockstepError(
+            "only the private engine's build cache may be emptied, and this one may be somebody's",
+            where=engine.env.get("DOCKER_HOST", "the default engine"),
+            fix="unset DOCKER_HOST and run it as root: the private engine is used then",
+        )
+    run(engine.docker_cmd("buildx", "prune", "--all", "--force", "--filter", "type=regular"), env=engine.env)
+
+
 def stop_engine() -> None:
     """Stop the private engine, if it runs; its images and caches stay. No other engine is touched."""
     note("stopped the private engine" if engine_private.stop(engine_dir()) else "no private engine is running")

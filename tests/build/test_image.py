@@ -17,7 +17,7 @@ import imagekit
 import shipkit
 import wheelkit
 from imagekit import Checkout
-from lockstep.engine import ensure_engine
+from lockstep.engine import ensure_engine, forget_steps
 from lockstep.render import uv_requirement
 from lockstep.tools import uv_program
 
@@ -74,8 +74,12 @@ def test_D2_warm_and_cold_elsewhere_under_load_give_one_digest(smoke: Checkout, 
 def test_D2_bytecode_kept_from_an_earlier_build_gives_the_same_digest(smoke: Checkout) -> None:
     smoke.ok("image", "smoke", "--no-cache", "--fresh-bytecode")
     digest = smoke.digest("smoke")
+    engine = ensure_engine()
+    if not engine.private:
+        pytest.skip("the steps of another engine than the private one are not ours to forget")
     for _ in range(2):  # the second finds what the first has kept
-        smoke.ok("image", "smoke", "--no-cache")
+        forget_steps(engine)
+        smoke.ok("image", "smoke")
         assert smoke.digest("smoke") == digest
 
 
