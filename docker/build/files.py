@@ -14,6 +14,7 @@ from pathlib import Path
 
 from install import settle
 
+
 def main() -> None:
     """Copy the files below --from to /opt/lockstep of --out."""
     parser = argparse.ArgumentParser(description=__doc__)

@@ -220,7 +220,9 @@ def main() -> None:
     parser.add_argument("--python-platform", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--find-links", default="")
-    parser.add_argument("--skeleton", action="store_true", help="write the venvs' own files and /workspace instead of wheels")
+    parser.add_argument(
+        "--skeleton", action="store_true", help="write the venvs' own files and /workspace instead of wheels"
+    )
     parser.add_argument("--patches", type=Path, help="folder of patches for the wheels of this layer")
     parser.add_argument("--name", help="the layer's name, under which its licences are listed")
     arguments = parser.parse_args()

@@ -130,8 +130,9 @@ def _cold(found: Bench, matrix: Matrix, locks: Sequence[Lock], work: Path) -> No
         found.notes.append(f"uv on the host leaves out {left} wheels that no index serves.")
     found.notes.append(
         "The build, with nothing cached but wheels and the bytecode compiled of them, does what uv does not: it "
-        "assembles the base, fixes modes and times, compresses layer by layer and hashes all of it. uv compiles with "
-        f"this machine's Python {sys.version_info.major}.{sys.version_info.minor} and links files instead of copying them."
+        "assembles the base, fixes modes and times, compresses layer by layer and hashes all of it. uv compiles "
+        f"with this machine's Python {sys.version_info.major}.{sys.version_info.minor} and links files instead of "
+        "copying them."
     )
 
 

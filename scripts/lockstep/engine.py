@@ -19,6 +19,7 @@ from lockstep.engine_private import EngineDir, engine_dir
 from lockstep.errors import LockstepError
 from lockstep.files import write_text
 from lockstep.paths import BUILD
+from lockstep.run import run
 
 _CONTAINERD_DRIVER = "io.containerd.snapshotter"
 

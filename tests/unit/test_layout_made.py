@@ -35,7 +35,7 @@ class Exporter:
         return {"digest": f"sha256:{name}", "size": len(data)}
 
     def export(self, layers: list[bytes]) -> str:
-        manifest = {"config": self.put(b"{}"), "layers": [self.put(data) for data in layers]}
+        manifest: dict[str, Any] = {"config": self.put(b"{}"), "layers": [self.put(data) for data in layers]}
         entry = self.put(json.dumps(manifest).encode())
         time.sleep(3 * layout_made._LOOK_SECONDS)  # as the last of an export takes
         self.sent = set()

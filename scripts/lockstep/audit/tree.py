@@ -78,6 +78,10 @@ def keeps(path: str, mode: int) -> int:
     return _HEAD if pure.parent.name == "bin" and mode & 0o111 else 0
 
 
+# A file's name for open(), its path in the tree, its size, and whether to hash it.
+_Job = tuple[str, str, int, bool]
+
+
 def scan_folder(root: Path, *, hashed: Callable[[str], bool], workers: int = 2) -> Tree:
     """Return the tree of a folder. `hashed` says, by path, which files need a SHA-256.
 
@@ -86,26 +90,29 @@ def scan_folder(root: Path, *, hashed: Callable[[str], bool], workers: int = 2) 
     if not root.is_dir():
         raise LockstepError("is no folder", where=str(root), fix="name a venv, a root file system or an OCI layout")
     tree = Tree(disk=root)
-    jobs: list[tuple[str, str, int, bool]] = []
-    for path, entry in _walk(root):
-        tree.entries[path] = entry
-        if entry.kind != "file":
-            continue
-        want = hashed(path)
-        if want or not path.endswith(TEXT):
-            jobs.append((f"{root}/{path}", path, entry.size, want))
-    # Big files first, dealt out one by one: a chunk's time is its bytes, and one library may hold a sixth of a venv.
-    jobs.sort(key=lambda job: -job[2])
-    big = [job for job in jobs if job[2] >= _CHUNK]
-    small = jobs[len(big) :]
-    step = max(1, len(small) // (workers * 8) + 1)
-    chunks = [[job] for job in big] + [small[at : at + step] for at in range(0, len(small), step)]
-    if workers > 1 and len(jobs) > 200:
-        with ProcessPoolExecutor(workers) as pool:
-            results = list(pool.map(_read_files, chunks))
-    else:
-        results = [_read_files(chunk) for chunk in chunks]
-    for path, sha256, elf, fault in (item for chunk in results for item in chunk):
+    small: list[_Job] = []
+    with ProcessPoolExecutor(workers) as pool:
+        results = []
+        for path, entry in _walk(root):
+            tree.entries[path] = entry
+            if entry.kind != "file":
+                continue
+            want = hashed(path)
+            if not want and path.endswith(TEXT):
+                continue
+            job = (f"{root}/{path}", path, entry.size, want)
+            # Big files go out alone and at once, while the walk goes on: one library may hold a sixth of a venv.
+            if entry.size >= _CHUNK:
+                results.append(pool.submit(_read_files, [job]))
+            else:
+                small.append(job)
+        step = len(small) // (workers * 8) + 1
+        if workers > 1 and len(small) > 200:
+            small.sort(key=lambda job: -job[2])
+            results += [pool.submit(_read_files, small[at : at + step]) for at in range(0, len(small), step)]
+            small = []
+        found = [_read_files(small), *(result.result() for result in results)]
+    for path, sha256, elf, fault in (item for chunk in found for item in chunk):
         if sha256:
             entry = tree.entries[path]
             tree.entries[path] = Entry(entry.kind, entry.size, entry.mode, entry.target, sha256)
@@ -151,7 +158,7 @@ def _entries(root: Path, folder: str) -> Iterator[tuple[str, Entry]]:
             yield path, Entry("other", mode=mode)
 
 
-def _read_files(jobs: list[tuple[str, str, int, bool]]) -> list[tuple[str, str, Elf | None, str]]:
+def _read_files(jobs: list[_Job]) -> list[tuple[str, str, Elf | None, str]]:
     return [(path, *_read_file(Path(name), size, hashed)) for name, path, size, hashed in jobs]
 
 
