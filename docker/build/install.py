@@ -12,8 +12,6 @@ Nothing but the standard library: the stage holds Python and uv, no more.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import filecmp
 import importlib.util
 import os
@@ -21,18 +19,13 @@ import shutil
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import bytecode
 import licenses
 
 VENVS = Path("/opt/venvs")
 SECRETS = Path("/run/secrets")
-# In the cache mount that all stages share, so that a lock taken in one is seen by the others.
-TURNS = Path("/var/cache/uv/lockstep-turns")
 # Where a container starts; users and clusters mount over it, so it must exist in a read-only image.
 WORKSPACE = "workspace"
 STORED = ("store:", "mirror:", "missing:")
@@ -96,34 +89,6 @@ def environment() -> dict[str, str]:
     if (SECRETS / "netrc").is_file():
         env["NETRC"] = str(SECRETS / "netrc")
     return env
-
-
-@contextlib.contextmanager
-def turn(alone: bool, places: int) -> Iterator[None]:
-    """Let `places` stages of several wheels work at a time; a large wheel's own stage (`alone`) never waits.
-
-    BuildKit starts all stages at once, so all would end at once, the largest last, and then it reads, hashes and
-    copies that one with a single thread: 20 of 120 s of a vLLM build. So the large ones get ahead, and the rest works
-    while they are copied. The kernel frees a lock whose holder is killed; without a cache mount nobody waits.
-    """
-    if alone or not TURNS.parent.is_dir():
-        yield
-        return
-    TURNS.mkdir(exist_ok=True)
-    with contextlib.ExitStack() as files:
-        locks = [files.enter_context((TURNS / str(number)).open("w")) for number in range(places)]
-        while not any(_taken(lock) for lock in locks):
-            time.sleep(0.1)
-        yield
-
-
-def _taken(lock: IO[str]) -> bool:
-    """Take a lock where nobody has it, and say whether that was so."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def install(venv: Path, requirements: list[str], platform: str, find_links: str) -> None:
@@ -236,9 +201,7 @@ def main() -> None:
     if arguments.skeleton:
         (arguments.out / WORKSPACE).mkdir(parents=True)
     else:
-        alone = len({line for lines in blocks.values() for line in lines}) == 1
-        with turn(alone, os.cpu_count() or 1):
-            made += fill(venvs, blocks, arguments, ours)
+        made += fill(venvs, blocks, arguments, ours)
     opt = arguments.out / "opt"
     opt.mkdir(parents=True, exist_ok=True)
     for tree in made:
