@@ -78,12 +78,13 @@ def narrow(matrix: Matrix, image: str, what: Narrowing) -> tuple[Matrix, str]:
         without=list(what.without),
     )
     name = _name(image, kept if kept != whole.backends else [], what.without)
+    asked = "BACKENDS" if what.backends else "WITHOUT"
     if name in matrix.images:
-        raise LockstepError(f"there is an image {name} already", where="BACKENDS", fix=f"build that, or rename {image}")
+        raise LockstepError(f"there is an image {name} already", where=asked, fix=f"build that, or rename {image}")
     if list(_readings(matrix, name)) != [(image, tuple(fewer.backends), what.without)]:
         raise LockstepError(
             f"the name {name} could be read as another part of an image",
-            where="BACKENDS",
+            where=asked,
             fix="rename one of its parts",
         )
     return matrix.model_copy(update={"images": {**matrix.images, name: fewer}}), name
