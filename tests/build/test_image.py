@@ -30,20 +30,6 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return made
 
 
-@pytest.fixture(scope="module")
-def uv_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pinned uv, to be served by the tests' own index, since a cold build installs it."""
-    folder = tmp_path_factory.mktemp("uv")
-    from lockstep.paths import ROOT
-
-    words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "-d", str(folder)]
-    pins = folder / "pins.txt"
-    pins.write_text(uv_requirement(ROOT) + "\n")
-    subprocess.run([*words, "-r", str(pins)], check=True)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
-
-
 def _inside(image: str, *command: str) -> str:
     engine = ensure_engine()
     words = engine.docker_cmd("run", "--rm", "--network", "none", f"lockstep/{image}:{imagekit.ARCH}", *command)
