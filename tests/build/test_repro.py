@@ -11,7 +11,7 @@ def test_a_build_that_writes_the_clock_is_found_out(tmp_path: Path) -> None:
     made = imagekit.checkout(tmp_path / "checkout")
     script = made.root / "docker" / "build" / "files.py"
     text = script.read_text()
-    anchor = "    for name in FOLDERS:\n"
+    anchor = "    settle(arguments.out, int("
     assert text.count(anchor) == 1
     clock = '    (target / "built-at").write_text(f"made at {__import__(\'time\').time_ns()}\\n")\n'
     script.write_text(text.replace(anchor, clock + anchor))
