@@ -6,7 +6,6 @@ need, and `compile` what compile stages need; neither of the two reaches an imag
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -24,7 +23,7 @@ from lockstep.debian import mmdebstrap, require_mmdebstrap
 from lockstep.debs import DebLock, apt_state, fetch_debs, local_repository, lock_base, read_lock
 from lockstep.disk import require_disk
 from lockstep.errors import LockstepError
-from lockstep.files import replacing, sha256_file, write_text
+from lockstep.files import held_lock, replacing, sha256_file, write_text
 from lockstep.matrix import Matrix, load
 from lockstep.paths import BUILD, ROOT, state_dir
 
@@ -106,9 +105,7 @@ def make_base(arch: Arch, role: Role, matrix: Matrix | None = None) -> Path:
     if here.is_file():
         return here
     kept = state_dir() / "base" / key / "rootfs.tar"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with (kept.parent / "lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)  # two `make` at once make it once
+    with held_lock(kept.parent / "lock", f"another command is making the {role.value} base for {arch}; waiting for it"):
         if not kept.is_file():
             _make(lock, matrix, kept, str(lock_path(arch, role).relative_to(ROOT)), role)
     _forget_old(kept.parent.parent, key)

@@ -23,7 +23,7 @@ from lockstep.console import megabytes, note, warn
 from lockstep.disk import require_disk
 from lockstep.engine import Engine
 from lockstep.errors import LockstepError
-from lockstep.files import write_text
+from lockstep.files import held_lock, write_text
 from lockstep.layers import Layer
 from lockstep.layout_made import Seeding, adopt, store_of
 from lockstep.matrix import Matrix
@@ -134,9 +134,10 @@ def build(
         words += ["--no-cache"] if options.no_cache else []
         pool = OCI / ".pool" / target
         words += ["--set", f"{target}.output={_output(pool, options)}", target]
-        with Seeding(store_of(engine), pool) as seeding:
-            follower = _bake_again(words, env, len(layers), anew=options.fresh_bytecode)
-    digest, size = adopt(pool, layout, seeding.names)
+        with held_lock(pool.with_name(f"{target}.lock"), f"another command is building {target}; waiting for it"):
+            with Seeding(store_of(engine), pool) as seeding:
+                follower = _bake_again(words, env, len(layers), anew=options.fresh_bytecode)
+            digest, size = adopt(pool, layout, seeding.names)
     for fault in follower.cache_faults():
         warn(f"{fault}; the image does not depend on it")
     if freed := cache_refs.prune_local(options.cache_to):

@@ -7,7 +7,6 @@ package database are neither read nor changed, and which archive is asked is mmd
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import re
 import shutil
@@ -22,7 +21,7 @@ from lockstep.console import megabytes, note
 from lockstep.debian import mirror_lines, mmdebstrap, require_mmdebstrap, tool_environment
 from lockstep.disk import require_disk
 from lockstep.errors import LockstepError
-from lockstep.files import sha256_file, write_text
+from lockstep.files import held_lock, sha256_file, write_text
 from lockstep.paths import state_dir
 from lockstep.run import run
 
@@ -185,10 +184,8 @@ def fetch_debs(lock: DebLock, where: str) -> list[Path]:
     locked version the archive no longer has. where is the lock's file, for messages.
     """
     store = state_dir() / "debs"
-    store.mkdir(parents=True, exist_ok=True)
     # One at a time: two bases share most packages, and the second finds what the first has fetched.
-    with (store / "lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+    with held_lock(store / "lock"):
         wanted = [deb for deb in lock.debs if not _intact(deb_path(deb), deb)]
         if wanted:
             size = sum(deb.size for deb in wanted)

@@ -12,7 +12,6 @@ Everything lies below state_dir()/engine and nothing else on the machine is touc
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import http.client
 import json
@@ -23,7 +22,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +30,7 @@ from lockstep.console import note
 from lockstep.debian import is_debian_like, mirror_lines, mmdebstrap, require_mmdebstrap, require_programs
 from lockstep.disk import free_bytes, require_disk
 from lockstep.errors import LockstepError
-from lockstep.files import write_text
+from lockstep.files import held_lock, write_text
 from lockstep.paths import DOCKER, state_dir
 from lockstep.run import run
 
@@ -116,20 +114,9 @@ def why_not_possible() -> str:
     return ""
 
 
-@contextlib.contextmanager
-def engine_lock(where: EngineDir) -> Iterator[None]:
-    """Hold the engine's lock, so that two `make` at once make and start one engine, one after the other.
-
-    The kernel frees the lock when its holder ends, however it ends (flock(2)).
-    """
-    where.path.mkdir(parents=True, exist_ok=True)
-    with (where.path / "lock").open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            note("another command is preparing the private engine; waiting for it")
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+def engine_lock(where: EngineDir) -> contextlib.AbstractContextManager[None]:
+    """Hold the engine's lock, so that two `make` at once make and start one engine, one after the other."""
+    return held_lock(where.path / "lock", "another command is preparing the private engine; waiting for it")
 
 
 def answers(where: EngineDir, timeout: float = 5) -> bool:

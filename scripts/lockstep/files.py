@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from lockstep.console import note
+
+
+@contextlib.contextmanager
+def held_lock(path: Path, waiting: str = "") -> Iterator[None]:
+    """Hold the lock file `path`; where another holds it, say `waiting`, if anything, and wait for it.
+
+    The kernel frees the lock when its holder ends, however it ends (flock(2)); the file stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waiting:
+                note(waiting)
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
 
 
 @contextlib.contextmanager

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.arch import Arch
 from lockstep.compile.spec import CompileSpec, GitSource, SdistSource
 from lockstep.errors import LockstepError
-from lockstep.files import replacing, sha256_file
+from lockstep.files import held_lock, replacing, sha256_file
 from lockstep.index import files_of, index_url, redact
 from lockstep.paths import state_dir
 
@@ -58,13 +56,9 @@ def _sources() -> Path:
     return state_dir() / "sources"
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time fetch; the lock goes with the process, however that ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+def _alone(folder: Path) -> AbstractContextManager[None]:
+    """Let one process at a time fetch."""
+    return held_lock(folder / ".lock", "another command is fetching sources; waiting for it")
 
 
 def _sdist(package: str, version: str, sha256: str) -> Source:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.arch import Arch
 from lockstep.errors import LockstepError
+from lockstep.files import held_lock
 from lockstep.index import index_url, redact
 from lockstep.matrix import Matrix
 from lockstep.mirror.check import check_bytes, check_filename, check_requirements
@@ -44,13 +43,9 @@ def mirror_index() -> str:
     return os.environ.get("LOCKSTEP_MIRROR_INDEX") or index_url()
 
 
-@contextmanager
-def alone(store: Path = MIRROR) -> Iterator[None]:
-    """Let one process at a time change the store; the lock goes with the process, however that ends."""
-    store.mkdir(parents=True, exist_ok=True)
-    with (store / ".lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+def alone(store: Path = MIRROR) -> AbstractContextManager[None]:
+    """Let one process at a time change the store."""
+    return held_lock(store / ".lock", "another command is at the store of mirrored wheels; waiting for it")
 
 
 def spec_of(matrix: Matrix, package: str) -> MirrorSpec:
