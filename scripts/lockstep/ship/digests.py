@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from pathlib import Path
 
@@ -76,9 +75,7 @@ def record_digest(image: str, arch: Arch, digest: str, layout: Path, path: Path 
         size=held.total_size,
         layout=str(resolved.relative_to(home)) if resolved.is_relative_to(home) else str(resolved),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (path.parent / f".{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with files.held_lock(path.parent / f".{path.name}.lock"):
         images = {name: dict(by_arch) for name, by_arch in load(path).images.items()}
         images.setdefault(image, {})[arch] = entry
         ordered = {name: dict(sorted(images[name].items())) for name in sorted(images)}
