@@ -69,7 +69,7 @@ base: setup ## make the base's root file systems for ARCH
 
 .PHONY: audit arch-report diff explain
 audit: setup ## look for faults inside IMAGE for ARCH (BACKENDS=, WITHOUT=), or inside AT=<venv, root, layout, tar or lock>; runs nothing of it
-	@$(LOCKSTEP) audit $(if $(AT),$(AT) $(if $(WITHOUT),--without "$(WITHOUT)"),--image $(IMAGE) --arch $(ARCH) $(PART))
+	@$(LOCKSTEP) audit $(if $(AT),$(AT),--image $(IMAGE) --arch $(ARCH)) $(PART)
 arch-report: setup ## say what differs between the architectures of IMAGE (default: every image); fail where versions.yaml does not declare it (BACKENDS=, WITHOUT=, SCRIPTS=1: read the wheels too, JSON=1)
 	@$(LOCKSTEP) arch-report $(if $(filter command line,$(origin IMAGE)),$(IMAGE)) $(PART) $(if $(SCRIPTS),--scripts) $(if $(JSON),--json)
 diff: setup ## say what changed from image A=… to image B=… (built images, layouts, tars or references; B may be A's BACKENDS=, WITHOUT=)

@@ -38,6 +38,10 @@ _SETTLED = 3600.0
 """Seconds after which a blob that no index names is taken for left over, not for one that is being written."""
 
 
+_ODD = (AttributeError, KeyError, TypeError, ValueError)
+"""What reading an answer raises that is a proxy's page, or a manifest that is none."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """One cache: its words as given, whether it can be used, and why not. `unknown`: it could not be asked."""
@@ -89,7 +93,7 @@ def _registry(entry: str, text: str) -> Verdict:
         return in_registry(entry, ref)
     except LockstepError as error:
         return Verdict(entry, "unknown", error.what)
-    except (AttributeError, KeyError, TypeError, ValueError):  # a proxy's page, or a manifest that is none
+    except _ODD:
         return Verdict(entry, "unknown", "the registry's answer is no manifest")
 
 
@@ -122,10 +126,15 @@ def prune_registry(text: str, *, dry_run: bool = False) -> list[Verdict]:
     registry = Registry(ref)
     found = []
     for tag in [ref.tag] if ref.tag else registry.tags():
-        top = registry.manifest(tag)
-        if top is None or all(item.get("mediaType") != _CONFIG for item in _entries(top.data)):
+        named = ref.with_tag(tag)
+        try:
+            top = registry.manifest(tag)
+            if top is None or all(item.get("mediaType") != _CONFIG for item in _entries(top.data)):
+                continue
+            found.append(in_registry(str(named), named))
+        except _ODD:
+            found.append(Verdict(str(named), "unknown", "the registry's answer is no manifest"))
             continue
-        found.append(in_registry(str(ref.with_tag(tag)), ref.with_tag(tag)))
         if found[-1].state == "dead" and not dry_run:
             registry.delete(top.digest)
     return found

@@ -70,6 +70,20 @@ def test_two_images_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert SITE not in shown.output
 
 
+@pytest.mark.parametrize("words", [["audit", "venv", "--backends", "v"], ["audit", "venv", "--image", "vllm"]])
+def test_an_audit_of_a_path_and_of_an_image_at_once_is_refused(words: list[str]) -> None:
+    with pytest.raises(LockstepError, match="names the image to look into, as venv does") as refused:
+        CliRunner().invoke(build_app(), words, catch_exceptions=False)
+    assert refused.value.where == words[2]
+
+
+@pytest.mark.parametrize("option", ["--backends", "--without"])
+def test_a_part_beside_an_image_b_is_refused(option: str) -> None:
+    with pytest.raises(LockstepError, match="names a part of a, as b does") as refused:
+        CliRunner().invoke(build_app(), ["diff", "a", "b", option, "v"], catch_exceptions=False)
+    assert refused.value.where == option
+
+
 def test_what_is_no_image_or_record_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(LockstepError, match="is no image"):
         read_side(str(tmp_path), None)

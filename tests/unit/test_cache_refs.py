@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 import shipkit
 from lockstep import build, cache_refs
@@ -164,6 +165,27 @@ def test_D10_an_answer_that_is_no_manifest_is_left_to_buildkit(monkeypatch: pyte
 
     monkeypatch.setattr(registry.Registry, "manifest", lambda *_: registry.Manifest("sha256:0", OCI_MANIFEST, body))
     assert cache_refs.judge("type=registry,ref=127.0.0.1:1/cache:x").state == "unknown"
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"layers": 3}', b'{"config": "x", "layers": []}'])
+def test_D10_pruning_leaves_and_names_a_tag_that_is_no_manifest(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    from lockstep.ship import registry
+
+    monkeypatch.setattr(registry.Registry, "manifest", lambda *_: registry.Manifest("sha256:0", OCI_MANIFEST, body))
+    monkeypatch.setattr(registry.Registry, "tags", lambda _: ["main", "old"])
+    monkeypatch.setattr(registry.Registry, "delete", lambda *_: pytest.fail("something was deleted"))
+    assert [each.state for each in cache_refs.prune_registry("127.0.0.1:1/cache")] == ["unknown", "unknown"]
+
+
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"[]", b'{"tags": 3}'])
+def test_D10_a_page_in_place_of_the_list_of_tags_is_said(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    from lockstep.ship import registry
+
+    page = requests.Response()
+    page.status_code, page._content = 200, body
+    monkeypatch.setattr(registry.Registry, "_get", lambda *_: page)
+    with pytest.raises(LockstepError, match="no list of tags"):
+        cache_refs.prune_registry("127.0.0.1:1/cache")
 
 
 def test_D10_a_malformed_reference_is_left_out() -> None:

@@ -68,6 +68,11 @@ def audit(
         hashed=not fast,
         download=download,
     )
+    if path is not None and (image or backends):
+        given = "--image" if image else "--backends"
+        raise LockstepError(
+            f"it names the image to look into, as {path} does", where=given, fix="give a path or --image, not both"
+        )
     if path is None:
         path = _layout(image, arch, backends, without)
     left_out = left_out_of(path, options.arch, Narrowing.parse("", without).without)
@@ -100,6 +105,9 @@ def diff(
     from lockstep.errors import LockstepError
 
     target = _arch(arch)
+    if b and (backends or without):
+        given = "--backends" if backends else "--without"
+        raise LockstepError(f"it names a part of {a}, as {b} does", where=given, fix="leave it out, or leave out B")
     if not b:
         if not backends and not without:
             raise LockstepError("there is nothing to compare it with", where=a, fix="name B=, or BACKENDS= or WITHOUT=")

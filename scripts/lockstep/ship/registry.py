@@ -106,7 +106,12 @@ class Registry:
             if answer.status_code == 404:
                 return found
             self._must_be_ok(answer, "list of tags")
-            more = [str(tag) for tag in answer.json().get("tags") or [] if tag not in found]
+            try:
+                more = [str(tag) for tag in answer.json().get("tags") or [] if tag not in found]
+            except (AttributeError, TypeError, ValueError) as error:  # a proxy's page
+                raise LockstepError(
+                    "the registry's answer is no list of tags", where=str(self.ref), fix="check that it is a registry"
+                ) from error
             found += more
             # Registries may answer with fewer than asked for; the Link header says that there are more.
             if not more or "Link" not in answer.headers:
