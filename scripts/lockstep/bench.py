@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from lockstep.arch import Arch
@@ -118,8 +119,8 @@ def _cold(found: Bench, matrix: Matrix, locks: Sequence[Lock], work: Path) -> No
     if not heavy:
         found.notes.append("The bar of the cold build is for images whose wheels outweigh the base; this one's do not.")
     for name, bytecode, bar in (("plain", False, 1.5 if heavy else None), ("compiled", True, None)):
-        install = timed(lambda name=name, bytecode=bytecode: host.install(name, bytecode=bytecode))  # type: ignore[misc]
-        packed = timed(lambda name=name: compress(work / name, work / "tree.tar.zst"))  # type: ignore[misc]
+        install = timed(partial(host.install, name, bytecode=bytecode))
+        packed = timed(partial(compress, work / name, work / "tree.tar.zst"))
         (work / "tree.tar.zst").unlink()
         more = " with --compile-bytecode" if bytecode else ""
         said = f"uv pip install{more} of the same locks, linked from a warm cache, {install:.1f} s, and "
